@@ -1,0 +1,83 @@
+"""``python -m benchmarks``: fedloom against a loop written by hand, as a table and as ``benchmarks/latest.json``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.race import race
+from benchmarks.workloads import WORKLOADS
+
+FOLDER = Path(__file__).parent
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", default=",".join(WORKLOADS), help="workloads, for example W1,W3 (default: all)")
+    parser.add_argument("--quick", action="store_true", help="a rough answer: three short blocks of each")
+    parser.add_argument("--seconds", type=float, default=240, help="about how long it may take (default: 240)")
+    parser.add_argument("--out", type=Path, default=FOLDER / "latest.json", help="where the figures are written")
+    chosen = parser.parse_args()
+    chosen.only = chosen.only.split(",")
+    if unknown := [name for name in chosen.only if name not in WORKLOADS]:
+        parser.error(f"unknown workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
+    return chosen
+
+
+def start_seconds(repeats: int = 3) -> float:
+    """From a fresh interpreter to the end of the first round of a small run: the middle one of some."""
+    times = []
+    for _ in range(repeats):
+        start = perf_counter()
+        subprocess.run([sys.executable, "-m", "benchmarks.first_round"], check=True, cwd=FOLDER.parent)
+        times.append(perf_counter() - start)
+    return median(times)
+
+
+def table(figures: dict[str, Any]) -> Table:
+    drawn = Table(title="FedAvg: samples a second, best block of each", title_justify="left")
+    drawn.add_column("", no_wrap=True)
+    for column in ("one proc.", "workers", "fedloom", "ms/round", "ratio", "of sgemm", "peak MB"):
+        drawn.add_column(column, justify="right", no_wrap=True)
+    for name, row in figures.items():
+        hand = [f"{form['samples_per_second']:,}" for form in row["hand_written"].values()]
+        drawn.add_row(
+            name,
+            *(hand if row["baseline"] == name else [f"({rate})" for rate in hand]),
+            f"{row['samples_per_second']:,}",
+            f"{row['seconds_per_round'] * 1e3:.2f}",
+            f"{row['ratio']:.2f}",
+            f"{row['fraction_of_sgemm']:.1%}",
+            f"{row['peak_rss_mb']:,.0f}",
+        )
+    return drawn
+
+
+def main() -> None:
+    chosen = arguments()
+    console = Console()
+    block_seconds = 0.3 if chosen.quick else 1.5
+    figures: dict[str, Any] = {}
+    for name in chosen.only:
+        console.print(f"{name}: {WORKLOADS[name].title}", style="dim")
+        seconds = 0.0 if chosen.quick else chosen.seconds / len(chosen.only)
+        figures[name] = race(name, seconds, block_seconds)
+    start = start_seconds()
+    chosen.out.write_text(json.dumps({**figures, "start_seconds": start}, indent=2) + "\n")
+    console.print(table(figures))
+    if "W4" in figures:
+        console.print(f"A round of W4 takes {figures['W4']['round_vs_w3']:.2f} times one of W3 (its baseline is W3's).")
+    console.print(f"A small run starts in {start:.1f} s. Written: {chosen.out}")
+
+
+if __name__ == "__main__":
+    main()

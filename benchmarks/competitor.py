@@ -1,0 +1,97 @@
+"""One competitor in a process of its own, which prepares a workload once and then runs rounds on command."""
+
+from __future__ import annotations
+
+import multiprocessing
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from time import perf_counter
+from types import TracebackType
+
+import torch
+
+from benchmarks import by_hand, machine, ours
+from benchmarks.workloads import WORKLOADS
+
+Run = Callable[[int], float]
+
+COMPETITORS: dict[str, Callable[[str], Run]] = {
+    "fedloom": lambda name: ours.prepare(WORKLOADS[name]),
+    "one process": lambda name: by_hand.one_process(WORKLOADS[name], threads=machine.cores()),
+    "worker processes": lambda name: by_hand.worker_processes(WORKLOADS[name], workers=machine.cores()),
+    "sgemm": lambda _: machine.sgemm(),
+}
+
+
+class Competitor:
+    """A lane of the race. It is alone in its process, so that no setting of one reaches another.
+
+    Memory is watched while it sets up and warms up, never while its rounds are timed.
+    """
+
+    def __init__(self, name: str, workload: str) -> None:
+        self.name, self.workload = name, workload
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(name, workload, theirs))
+        self._started = perf_counter()
+        self._process.start()
+        theirs.close()
+        assert self._process.pid is not None
+        self._watch = machine.MemoryWatch(self._process.pid)
+
+    def ready(self) -> float:
+        """Waits until the workload is set up; the seconds since the process was started."""
+        self._answer()
+        return perf_counter() - self._started
+
+    def warm_up(self) -> float:
+        """Runs a few rounds, the first of which pay for what is made once; about the seconds a round takes."""
+        seconds = min(self.run(1) for _ in range(3))
+        self._watch.stop()
+        return seconds
+
+    def run(self, rounds: int) -> float:
+        """Runs that many rounds; the seconds they took."""
+        self._pipe.send(rounds)
+        return self._answer()
+
+    def peak(self) -> int:
+        """The most bytes that the process and its workers held together."""
+        assert self._process.pid is not None
+        return max(
+            self._watch.peak, machine.resident(self._process.pid), machine.peak_of_one_process(self._process.pid)
+        )
+
+    def _answer(self) -> float:
+        try:
+            answer = self._pipe.recv()
+        except EOFError:
+            answer = "its process ended"
+        if isinstance(answer, str):
+            raise RuntimeError(f"{self.name} failed on {self.workload}: {answer}")
+        return float(answer)
+
+    def __enter__(self) -> Competitor:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._watch.stop()
+        self._pipe.close()
+        self._process.join()
+
+
+def _serve(name: str, workload: str, pipe: Connection) -> None:
+    with suppress(EOFError, BrokenPipeError):  # the harness is done
+        try:
+            torch.manual_seed(0)
+            run = COMPETITORS[name](workload)
+            pipe.send(0.0)
+            while True:
+                pipe.send(run(pipe.recv()))
+        except (EOFError, BrokenPipeError):
+            raise
+        except Exception:
+            pipe.send(traceback.format_exc())

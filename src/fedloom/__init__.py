@@ -1,0 +1,79 @@
+"""Federated learning for data that differ from device to device, never meet, arrive late and keep arriving.
+
+    import fedloom
+
+    data = fedloom.federate(fedloom.load("digits"), clients=20, partition="dirichlet", alpha=0.3)
+    problem = fedloom.Problem(data, fedloom.build_model("mlp", data))
+    run = fedloom.train(problem, fedloom.FedAvg(lr=0.1), rounds=30, select=10)
+    print(run.frame()[["round", "accuracy", "bytes_up"]])
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedloom.channel import Channel as Channel
+    from fedloom.channel import Quantise as Quantise
+    from fedloom.data import describe as describe
+    from fedloom.data import federate as federate
+    from fedloom.data import from_arrays as from_arrays
+    from fedloom.data import from_clients as from_clients
+    from fedloom.data import load as load
+    from fedloom.data import load_file as load_file
+    from fedloom.engine.evaluation import Evaluation as Evaluation
+    from fedloom.engine.fleet import FLEETS as FLEETS
+    from fedloom.engine.fleet import Fleet as Fleet
+    from fedloom.engine.run import Run as Run
+    from fedloom.engine.run import train as train
+    from fedloom.federation.data import FederatedData as FederatedData
+    from fedloom.federation.model import Model as Model
+    from fedloom.federation.networks import build_model as build_model
+    from fedloom.federation.problem import Problem as Problem
+    from fedloom.methods import Central as Central
+    from fedloom.methods import FedAvg as FedAvg
+    from fedloom.methods import FedSGD as FedSGD
+    from fedloom.methods import Local as Local
+    from fedloom.methods import Method as Method
+    from fedloom.report import write_report as write_report
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Channel": "fedloom.channel",
+    "Quantise": "fedloom.channel",
+    "describe": "fedloom.data",
+    "federate": "fedloom.data",
+    "from_arrays": "fedloom.data",
+    "from_clients": "fedloom.data",
+    "load": "fedloom.data",
+    "load_file": "fedloom.data",
+    "Evaluation": "fedloom.engine.evaluation",
+    "FLEETS": "fedloom.engine.fleet",
+    "Fleet": "fedloom.engine.fleet",
+    "Run": "fedloom.engine.run",
+    "train": "fedloom.engine.run",
+    "FederatedData": "fedloom.federation.data",
+    "Model": "fedloom.federation.model",
+    "build_model": "fedloom.federation.networks",
+    "Problem": "fedloom.federation.problem",
+    "Central": "fedloom.methods",
+    "FedAvg": "fedloom.methods",
+    "FedSGD": "fedloom.methods",
+    "Local": "fedloom.methods",
+    "Method": "fedloom.methods",
+    "write_report": "fedloom.report",
+}
+__all__ = sorted([*_HOMES, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when they are first used: ``import fedloom`` itself costs nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedloom' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

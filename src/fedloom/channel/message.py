@@ -1,0 +1,37 @@
+"""What a message costs: the exact size of its serialised form (safetensors), without serialising it each time."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+from fedloom.types import Message
+
+Signature = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
+
+
+def serialise(message: Message) -> bytes:
+    """The bytes that travel: safetensors, which holds tensors and can run nothing."""
+    from safetensors.torch import save
+
+    data: bytes = save({key: value.contiguous() for key, value in message.items()})
+    return data
+
+
+def deserialise(data: bytes) -> Message:
+    """The message inside these bytes."""
+    from safetensors.torch import load
+
+    return dict(load(data))
+
+
+def payload(message: Message, *, stacked: bool = False) -> int:
+    """Bytes of one client's message; of a stack's message, the bytes of one client in it."""
+    signature = tuple((key, v.dtype, tuple(v.shape[1:] if stacked else v.shape)) for key, v in message.items())
+    return _size(signature)
+
+
+@lru_cache(maxsize=4096)
+def _size(signature: Signature) -> int:
+    return len(serialise({key: torch.zeros(shape, dtype=dtype) for key, dtype, shape in signature}))

@@ -1,0 +1,220 @@
+"""The kinds of known answers: a limit, every step of the way, equality with another method, an invariant."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.conformance.claims import IDEAL, Claim, Finding, Hardship, Subject
+from fedloom.conformance.drive import Walk, apart, product
+from fedloom.conformance.problems import Known
+from fedloom.engine.fleet import Fleet
+from fedloom.federation.problem import Problem
+from fedloom.methods.method import Method
+
+Limits = Callable[[Known, Any], Tensor]
+"""From the problem and the method (for its hyper-parameters) to a vector, or to one a client for a personal method."""
+
+_BATCHES = 30  # of consecutive iterates, for the standard error of their mean
+_ERRORS = 4.5  # standard errors that a mean may be off: by chance once in ten thousand
+_SHARP = 0.02  # … which says little unless the standard error is this small, measured by how far clients disagree
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """Where a method must end, and, if it is often mistaken to end elsewhere, that rival place."""
+
+    limit: Tensor
+    rival: Tensor | None
+    tolerance: float
+    scale: float
+    """How far the clients disagree."""
+
+
+class Sense(ABC):
+    """In what sense a limit is reached."""
+
+    @abstractmethod
+    def judge(self, walk: Walk, clients: Tensor, target: Target) -> Finding:
+        """Walk, and see."""
+
+
+@dataclass(frozen=True)
+class Exactly(Sense):
+    """The iterates themselves come to the limit within so many rounds."""
+
+    rounds: int
+
+    def judge(self, walk: Walk, clients: Tensor, target: Target) -> Finding:
+        for _ in range(self.rounds):
+            walk.step()
+        found = product(walk, clients)
+        off = apart(found, target.limit)
+        finding = Finding.within(off, target.tolerance, f"distance to the limit after {self.rounds} rounds")
+        if target.rival is None:
+            return finding
+        elsewhere = apart(found, target.rival)
+        passed = finding.passed and elsewhere > 1000 * target.tolerance
+        return Finding(passed, off, f"{finding.detail}; {elsewhere:.2g} from where it must not end")
+
+
+@dataclass(frozen=True)
+class OnAverage(Sense):
+    """The iterates keep wandering, with the limit as their mean.
+
+    Consecutive iterates depend on each other, so the standard error is that of the means of long batches of them.
+    """
+
+    rounds: int
+    warm_up: int = 60
+
+    def judge(self, walk: Walk, clients: Tensor, target: Target) -> Finding:
+        path = []
+        for t in range(self.warm_up + self.rounds):
+            walk.step()
+            if t >= self.warm_up:
+                path.append(product(walk, clients))
+        means = torch.stack([part.mean(0) for part in torch.stack(path).chunk(_BATCHES)])
+        error = means.std(0).clamp(min=target.tolerance) / len(means) ** 0.5
+
+        def away(place: Tensor) -> float:
+            return float(((means.mean(0) - place).abs() / error).max())
+
+        off, coarse = away(target.limit), float(error.max()) / target.scale
+        passed = off <= _ERRORS and coarse <= _SHARP
+        detail = (
+            f"the mean of {self.rounds} rounds is {off:.2g} standard errors from the limit, at most {_ERRORS} allowed; "
+            f"one is {coarse:.2g} of how far clients disagree, at most {_SHARP} allowed"
+        )
+        if target.rival is None:
+            return Finding(passed, off, detail)
+        elsewhere = away(target.rival)
+        return Finding(passed and elsewhere > _ERRORS, off, f"{detail}; {elsewhere:.2g} from where it must not end")
+
+
+@dataclass(frozen=True, eq=False)
+class Limit(Claim):
+    """After many rounds the method is where theory says, and stays there under the hardships that it survives."""
+
+    name: str
+    known: Callable[[], Known]
+    limit: Limits
+    method: Mapping[str, Any] = field(default_factory=dict)
+    """Hyper-parameters."""
+    rounds: int = 300
+    tolerance: float = 1e-9
+    hardships: Mapping[str, Sense] = field(default_factory=dict)
+    """The hardships under which the limit stays where it is, and in what sense it is reached then."""
+    not_at: Limits | None = None
+    """Where the method must not end: what it is often mistaken to reach."""
+    fleet: Fleet = field(default_factory=Fleet)
+    """The fleet when there is no further hardship."""
+    seed: int = 4
+    """Of this seed's delays some, but not most, miss the deadline."""
+
+    @property
+    def survives(self) -> tuple[str, ...]:
+        return tuple(self.hardships)
+
+    def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
+        method, fleet = subject.tuned(self.method), hardship.fleet if hardship is not IDEAL else self.fleet
+        known = self._in_time(self.known(), fleet)
+        rival = self.not_at(known, method) if self.not_at is not None else None
+        target = Target(self.limit(known, method), rival, self.tolerance, known.scale)
+        sense = self.hardships.get(hardship.name, Exactly(self.rounds))
+        how = {"select": hardship.selection(len(known.clients)), "channel": hardship.channel, "fleet": fleet}
+        with subject.walking(known.problem, method, seed=self.seed, **how) as walk:
+            return sense.judge(walk, known.clients, target)
+
+    def _in_time(self, known: Known, fleet: Fleet) -> Known:
+        """Without the clients that always miss the deadline: the limit is that of the others."""
+        if fleet.deadline is None or fleet.late != "drop":
+            return known
+        ids = known.clients.numpy()
+        seconds = fleet.travel(ids, self.seed, 0, 0 * ids)
+        some = known.only(known.clients[torch.from_numpy(seconds <= fleet.deadline)])
+        if not 1 < len(some.clients) < len(ids):
+            raise AssertionError(f"{len(some.clients)} of {len(ids)} clients are in time; choose another seed")
+        return some
+
+
+@dataclass(frozen=True, eq=False)
+class Path(Claim):
+    """Every round is what theory says: ``step`` maps where the method was to where it must be next."""
+
+    name: str
+    known: Callable[[], Known]
+    step: Callable[[Known, Any, Tensor], Tensor]
+    method: Mapping[str, Any] = field(default_factory=dict)
+    rounds: int = 30
+    tolerance: float = 1e-11
+
+    def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
+        known, method = self.known(), subject.tuned(self.method)
+        off = 0.0
+        with subject.walking(known.problem, method) as walk:
+            at = walk.context(0).theta0
+            if method.evaluates == "personal":
+                at = at.expand(len(known.clients), -1)
+            for _ in range(self.rounds):
+                walk.step()
+                at = self.step(known, method, at)
+                off = max(off, apart(product(walk, known.clients), at))
+        return Finding.within(off, self.tolerance, f"greatest distance from the path in {self.rounds} rounds")
+
+
+@dataclass(frozen=True, eq=False)
+class Same(Claim):
+    """With these hyper-parameters it is another method: bit by bit, or up to a tolerance."""
+
+    name: str
+    problem: Callable[[], Problem]
+    method: Mapping[str, Any]
+    other: Method
+    rounds: int = 20
+    tolerance: float = 0.0
+
+    def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
+        problem, off = self.problem(), 0.0
+        clients = torch.arange(problem.data.clients)
+        with (
+            subject.walking(problem, subject.tuned(self.method)) as one,
+            subject.walking(problem, self.other) as other,
+        ):
+            for _ in range(self.rounds):
+                one.step(), other.step()
+                off = max(off, apart(product(one, clients), product(other, clients)))
+        what = f"greatest difference from {type(self.other).__name__} in {self.rounds} rounds"
+        return Finding.within(off, self.tolerance, what)
+
+
+@dataclass(frozen=True, eq=False)
+class Invariant(Claim):
+    """After every round this measure of a run is zero."""
+
+    name: str
+    problem: Callable[[], Problem]
+    measure: Callable[[Walk], float]
+    method: Mapping[str, Any] = field(default_factory=dict)
+    rounds: int = 20
+    tolerance: float = 1e-12
+    stands: tuple[str, ...] = ()
+    """The hardships under which it holds too."""
+
+    @property
+    def survives(self) -> tuple[str, ...]:
+        return self.stands
+
+    def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
+        problem, off = self.problem(), 0.0
+        how = {"select": hardship.selection(problem.data.clients), "channel": hardship.channel, "fleet": hardship.fleet}
+        with subject.walking(problem, subject.tuned(self.method), **how) as walk:
+            for _ in range(self.rounds):
+                walk.step()
+                off = max(off, self.measure(walk))
+        return Finding.within(off, self.tolerance, f"greatest deviation in {self.rounds} rounds")

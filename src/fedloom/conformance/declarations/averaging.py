@@ -1,0 +1,148 @@
+"""What is known of FedAvg and FedSGD."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.conformance.answers import Exactly, Limit, OnAverage, Path, Same
+from fedloom.conformance.claims import Declaration
+from fedloom.conformance.problems import Known, agreeing, least_squares, logistic, quadratics
+from fedloom.engine.fleet import Distribution, Fleet
+from fedloom.methods import FedSGD
+
+
+def unequal_quadratics() -> Known:
+    """Quadratics of clients with unequal sizes."""
+    return quadratics(unequal=True)
+
+
+def optimum(known: Known, method: Any) -> Tensor:
+    """The minimiser of the objective with the weights that the method uses."""
+    return known.minimiser(method.weighting)
+
+
+def local_maps(known: Known, lr: float, steps: Tensor | int) -> tuple[Tensor, Tensor]:
+    """K_i gradient steps of client i from x end at P_i x + q_i, with P_i = (I − ηA_i)^K_i and q_i = (I − P_i) x_i*."""
+    identity = torch.eye(known.hessians.shape[-1], dtype=torch.float64)
+    counts = torch.as_tensor(steps).expand(len(known.clients)).tolist()
+    powers = [torch.linalg.matrix_power(identity - lr * a, k) for a, k in zip(known.hessians, counts, strict=True)]
+    p = torch.stack(powers)
+    return p, ((identity - p) @ known.optima.unsqueeze(-1)).squeeze(-1)
+
+
+def averaged_step(known: Known, method: Any, x: Tensor) -> Tensor:
+    """A round of FedAvg on quadratics: Σ w_i (P_i x + q_i)."""
+    p, q = local_maps(known, method.lr, method.steps)
+    return known.weights(method.weighting) @ (p @ x + q)
+
+
+def biased_limit(known: Known, method: Any, steps: Tensor | None = None) -> Tensor:
+    """Where FedAvg with K local steps ends on quadratics: (I − Σ w_i P_i)⁻¹ Σ w_i q_i."""
+    p, q = local_maps(known, method.lr, method.steps if steps is None else steps)
+    w = known.weights(method.weighting)
+    mean = torch.einsum("i,ijk->jk", w, p)
+    limit: Tensor = torch.linalg.solve(torch.eye(len(mean), dtype=mean.dtype) - mean, w @ q)
+    return limit
+
+
+_ROWS_IN_TIME = 45  # gradient evaluations that fit before the deadline of the hurried fleet
+
+
+def hurried_limit(known: Known, method: Any) -> Tensor:
+    """The same when client i manages only ⌊45/n_i⌋ of the K steps before the deadline."""
+    fitting = torch.div(_ROWS_IN_TIME, known.sizes, rounding_mode="floor").long()
+    return biased_limit(known, method, fitting.clamp(1, method.steps))
+
+
+def gradient_step(known: Known, method: Any, x: Tensor) -> Tensor:
+    """A step of gradient descent on quadratics: x − η Σ w_i A_i (x − x_i*)."""
+    slopes = (known.hessians @ (x - known.optima).unsqueeze(-1)).squeeze(-1)
+    return x - method.lr * (known.weights(method.weighting) @ slopes)
+
+
+_DRIFT = {"lr": 0.8, "batch": None, "steps": 4}
+_ONE_STEP = {"batch": None, "steps": 1}
+_WANDERS = {"sampled": OnAverage(1200), "lost": OnAverage(1200), "late": Exactly(60), "quantised": OnAverage(600)}
+
+FEDAVG = Declaration(
+    claims=(
+        Path("K local steps follow their closed form", unequal_quadratics, averaged_step, _DRIFT),
+        Limit(
+            "K local steps end at their closed form, not at the optimum",
+            unequal_quadratics,
+            biased_limit,
+            _DRIFT,
+            rounds=60,
+            tolerance=1e-11,
+            not_at=optimum,
+        ),
+        Limit("that limit, clients of equal sizes", quadratics, biased_limit, _DRIFT, 60, 1e-11, _WANDERS, optimum),
+        Limit(
+            "the plain mean ends at the closed form of equal weights",
+            unequal_quadratics,
+            biased_limit,
+            {**_DRIFT, "weighting": "uniform"},
+            rounds=60,
+            tolerance=1e-11,
+            not_at=lambda known, method: biased_limit(known, _sized(method)),
+        ),
+        Limit(
+            "slow clients that do a part of their steps end at the closed form of these parts",
+            unequal_quadratics,
+            hurried_limit,
+            {**_DRIFT, "steps": 5},
+            rounds=60,
+            tolerance=1e-11,
+            not_at=biased_limit,
+            fleet=Fleet(speed=Distribution("constant", _ROWS_IN_TIME), deadline=1.0, late="partial"),
+        ),
+        Limit("one full step finds the optimum of least squares", least_squares, optimum, {**_ONE_STEP, "lr": 0.8}, 200),
+        Limit("one full step finds the optimum of logistic regression", logistic, optimum, {**_ONE_STEP, "lr": 4.0}, 200),
+        Limit(
+            "mini-batches find the optimum that all clients share",
+            agreeing,
+            optimum,
+            {"lr": 0.2, "batch": 4, "epochs": 2},
+            rounds=120,
+            hardships={name: Exactly(200) for name in ("sampled", "lost", "late", "quantised")},
+        ),
+        Same(
+            "one full step is FedSGD",
+            lambda: unequal_quadratics().problem,
+            {**_ONE_STEP, "lr": 0.5},
+            FedSGD(lr=0.5),
+            tolerance=1e-13,
+        ),
+    ),
+    batches={"lr": 0.1, "batch": 5, "epochs": 2},
+)
+
+FEDSGD = Declaration(
+    claims=(
+        Path("it is gradient descent", unequal_quadratics, gradient_step, {"lr": 0.5}),
+        Limit("it finds the optimum", unequal_quadratics, optimum, {"lr": 0.8}, 100, 1e-11),
+        Limit("the same, clients of equal sizes", quadratics, optimum, {"lr": 0.8}, 100, 1e-11, _WANDERS),
+        Limit(
+            "the plain mean finds the optimum of equal weights",
+            unequal_quadratics,
+            optimum,
+            {"lr": 0.8, "weighting": "uniform"},
+            rounds=100,
+            tolerance=1e-11,
+            not_at=lambda known, method: known.optimum,
+        ),
+        Limit("it finds the optimum of least squares", least_squares, optimum, {"lr": 0.8}, 200),
+        Limit("it finds the optimum of logistic regression", logistic, optimum, {"lr": 4.0}, 200),
+    ),
+    batches={"lr": 0.1},
+    divisible=False,
+)
+
+
+def _sized(method: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(method, weighting="size")

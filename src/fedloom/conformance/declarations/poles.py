@@ -1,0 +1,94 @@
+"""What is known of the two poles: every client alone, and all data in one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from fedloom.conformance.answers import Exactly, Invariant, Limit, Path
+from fedloom.conformance.claims import Declaration
+from fedloom.conformance.declarations.averaging import local_maps, unequal_quadratics
+from fedloom.conformance.drive import Walk, apart
+from fedloom.conformance.problems import Known, agreeing, least_squares, logistic, quadratics
+
+_STEPS = {"lr": 0.8, "batch": None, "steps": 4}
+_BATCHES = {"lr": 0.1, "batch": 5, "epochs": 2}
+
+
+def own_optima(known: Known, method: Any) -> Tensor:
+    """Each client's own optimum."""
+    return known.optima
+
+
+def pooled_optimum(known: Known, method: Any) -> Tensor:
+    """The optimum of the pooled rows."""
+    return known.optimum
+
+
+def own_steps(known: Known, method: Any, x: Tensor) -> Tensor:
+    """K gradient steps of each client from its own model."""
+    p, q = local_maps(known, method.lr, method.steps)
+    return (p @ x.unsqueeze(-1)).squeeze(-1) + q
+
+
+def pooled_steps(known: Known, method: Any, x: Tensor) -> Tensor:
+    """K gradient steps on the pooled rows."""
+    hessian = (known.weights()[:, None, None] * known.hessians).sum(0)
+    for _ in range(method.steps):
+        x = x - method.lr * hessian @ (x - known.optimum)
+    return x
+
+
+def server_moved(walk: Walk) -> float:
+    """How far the server's model is from the first one."""
+    return apart(walk.setting.method.model(walk.state), walk.context(0).theta0)
+
+
+LOCAL = Declaration(
+    claims=(
+        Path("each client follows the closed form of its own steps", unequal_quadratics, own_steps, _STEPS),
+        Limit(
+            "each client finds its own optimum",
+            quadratics,
+            own_optima,
+            _STEPS,
+            rounds=60,
+            tolerance=1e-11,
+            hardships={name: Exactly(150) for name in ("sampled", "lost", "late", "quantised")},
+        ),
+        Limit("the same for least squares", least_squares, own_optima, {**_STEPS, "steps": 10}, 120),
+        Limit("the same for logistic regression", logistic, own_optima, {**_STEPS, "lr": 4.0, "steps": 10}, 120),
+        Invariant("the server learns nothing", lambda: quadratics().problem, server_moved, _STEPS, tolerance=0.0),
+    ),
+    batches=_BATCHES,
+)
+
+CENTRAL = Declaration(
+    claims=(
+        Path("it is gradient descent on the pooled rows", unequal_quadratics, pooled_steps, _STEPS),
+        Limit(
+            "it finds the optimum of the pooled rows",
+            unequal_quadratics,
+            pooled_optimum,
+            _STEPS,
+            rounds=40,
+            tolerance=1e-11,
+            hardships={"lost": Exactly(80), "quantised": Exactly(80)},
+        ),
+        Limit("the same for least squares", least_squares, pooled_optimum, _STEPS, 60),
+        Limit("the same for logistic regression", logistic, pooled_optimum, {**_STEPS, "lr": 4.0}, 60),
+        Limit(
+            "mini-batches find the optimum that all clients share",
+            agreeing,
+            pooled_optimum,
+            {"lr": 0.1, "batch": 8},
+            rounds=100,
+        ),
+    ),
+    batches=_BATCHES,
+    excused={
+        "sampled": "there is one pool, and nobody to sample",
+        "late": "the pool is in time in every round, or in none",
+    },
+)

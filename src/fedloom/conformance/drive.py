@@ -1,0 +1,176 @@
+"""How the kit makes a method move, and how it compares where it got to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedloom.engine.rounds import Clocks, Row, Setting
+from fedloom.engine.selection import All
+from fedloom.engine.store import MemoryStore
+from fedloom.execution import Executor, Serial
+from fedloom.federation.device import Device
+from fedloom.federation.problem import Problem
+from fedloom.federation.randomness import Draw
+from fedloom.methods.method import Context, Method, stateful
+from fedloom.types import Memory, Message, State, Vector
+
+Ints = npt.NDArray[np.int64]
+
+
+class Walk(Protocol):
+    """A run under way, whatever its schedule: ``fedloom.engine.rounds.Rounds`` is one."""
+
+    setting: Setting
+    problem: Problem
+    candidates: Ints
+    state: State
+    store: MemoryStore
+    clocks: Clocks
+
+    def step(self) -> Row:
+        """One round."""
+
+    def context(self, t: int) -> Context:
+        """What the server knows in round t."""
+
+
+Schedule = Callable[[Setting, Executor, MemoryStore], Walk]
+
+
+@contextmanager
+def walking(
+    schedule: Schedule, problem: Problem, method: Method, executor: Executor | None = None, **how: Any
+) -> Iterator[Walk]:
+    """A run of this method at its start; ``how`` are further fields of a Setting. Everything is given back at the end."""
+    setting = Setting(problem, method, **{"select": All(), "evaluations": (), **how})
+    chosen = executor or Serial()
+    with MemoryStore() as store:
+        try:
+            yield schedule(setting, chosen, store)
+        finally:
+            chosen.close()
+
+
+def product(walk: Walk, clients: Tensor) -> Tensor:
+    """What the method makes: the server's model, or, of a personal method, the model of each of these clients."""
+    method = walk.setting.method
+    if method.evaluates == "global":
+        return method.model(walk.state)
+    device = walk.problem.device(clients.numpy(), Draw(walk.setting.seed, walk.clocks.round))
+    return method.personal(device, walk.state, recall(walk, clients)).expand(len(clients), -1)
+
+
+def recall(walk: Walk, clients: Tensor) -> Memory:
+    """The memories of these clients as columns, all of whom must have taken part."""
+    if not stateful(walk.setting.method):
+        return {}
+    memory, known = walk.store.gather(clients)
+    if not bool(known.all()):
+        missing = clients[~known].tolist()
+        raise AssertionError(f"clients {missing} have no memory after {walk.clocks.round} rounds")
+    return memory
+
+
+def everything(walk: Walk) -> dict[str, Tensor]:
+    """The server's state and all clients' memories in one dict."""
+    parts = {f"state {key}": value for key, value in walk.state.items()}
+    for client in walk.store.clients().tolist():
+        memory = walk.store.get(client) or {}
+        parts |= {f"memory {key} of client {client}": value for key, value in memory.items()}
+    return parts
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """A method in the midst of a run: the arguments that its functions would be given in the next round."""
+
+    walk: Walk
+    draw: Draw
+
+    @staticmethod
+    def after(walk: Walk, rounds: int) -> Moment:
+        """The moment after so many rounds in which everybody took part."""
+        for _ in range(rounds):
+            walk.step()
+        return Moment(walk, Draw(walk.setting.seed, walk.clocks.round))
+
+    @property
+    def method(self) -> Method:
+        """The method that is at work."""
+        return self.walk.setting.method
+
+    @property
+    def ids(self) -> Ints:
+        """Those who take part: all of them."""
+        return self.walk.candidates
+
+    def stack(self, draw: Draw | None = None, effort: float | None = None) -> Device:
+        """All clients as one stack."""
+        part = None if effort is None else np.full(len(self.ids), effort)
+        return self.walk.problem.device(self.ids, draw or self.draw, effort=part)
+
+    def received(self) -> Message:
+        """What the stack is sent."""
+        ids = torch.from_numpy(self.ids)
+        return {**self.method.broadcast(self.walk.state, ids), **self.method.unicast(self.walk.state, ids)}
+
+    def memory(self) -> Memory:
+        """What the stack remembers."""
+        return recall(self.walk, torch.from_numpy(self.ids))
+
+    def alone(self, position: int) -> tuple[Device, Message, Memory]:
+        """The same for one client that is no stack."""
+        client, ids = int(self.ids[position]), torch.from_numpy(self.ids)
+        own = {key: value[position] for key, value in self.method.unicast(self.walk.state, ids).items()}
+        received = {**self.method.broadcast(self.walk.state, ids), **own}
+        memory = self.walk.store.get(client) if stateful(self.method) else {}
+        return self.walk.problem.device(client, self.draw), received, memory or {}
+
+
+def difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """The greatest difference between two dicts of tensors, relative to the magnitude where that is above one."""
+    if one.keys() != other.keys():
+        return float("inf")
+    return max((apart(one[key], other[key]) for key in one), default=0.0)
+
+
+def apart(one: Vector, other: Vector) -> float:
+    """The greatest difference between two tensors, relative to the magnitude where that is above one."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return float("inf")
+    if one.numel() == 0:
+        return 0.0
+    a, b = one.double(), other.double()
+    return float(((a - b).abs().max() / b.abs().max().clamp(min=1.0)).nan_to_num(float("inf")))
+
+
+def differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> list[str]:
+    """The keys under which two dicts do not agree in every bit."""
+    keys = [*one, *(key for key in other if key not in one)]
+    return [key for key in keys if key not in one or key not in other or not same_bits(one[key], other[key])]
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors agree in dtype, shape and every bit (NaN equals NaN)."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return one.contiguous().numpy().tobytes() == other.contiguous().numpy().tobytes()
+
+
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A copy that shares nothing."""
+    return {key: value.clone() for key, value in tensors.items()}
+
+
+def few(words: Sequence[str], most: int = 3) -> str:
+    """The first of many, for a message."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more

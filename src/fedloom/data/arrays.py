@@ -1,0 +1,172 @@
+"""The user's own data as Python objects: arrays of all rows, or one pair of arrays per client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedloom.data.table import Table
+from fedloom.errors import ConfigError, DataError
+from fedloom.federation.data import Task
+
+AnyTask = Task | Literal["auto"]
+Array = npt.NDArray[Any]
+MOST_CLASSES = 100
+"""Whole numbers with more distinct values than this are read as a regression when the task is "auto"."""
+
+
+def from_arrays(
+    x: object,
+    y: object,
+    clients: object | None = None,
+    *,
+    task: AnyTask = "auto",
+    classes: Sequence[str] | None = None,
+    time: object | None = None,
+    test: object | None = None,
+    name: str = "arrays",
+) -> Table:
+    """A table from arrays or tensors: ``clients`` names the owner of each row, ``test`` is True for test rows.
+
+    Without ``classes`` the classes are the distinct labels, sorted; with them, labels are their names or numbers.
+    """
+    values, target = _array(x), _array(y)
+    if values.ndim < 2:
+        raise DataError(f"{name!r}: x has shape {values.shape}; it needs a row and at least one feature dimension")
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"{name!r}: x holds {values.dtype}, not numbers; encode it first")
+    if len(values) == 0:
+        raise DataError(f"{name!r} has no rows; give at least one")
+    if target.ndim == 0 or len(target) != len(values):
+        raise DataError(f"{name!r} has {len(values)} rows of x but {target.size} of y; give one y per row")
+    kind, read, names, notes = _target(target, task, classes, name)
+    groups, group_names = (None, None) if clients is None else _groups(_array(clients), name)
+    return Table(
+        name,
+        torch.from_numpy(np.array(values, dtype=np.float32)),
+        read,
+        kind,
+        names,
+        groups=groups,
+        group_names=group_names,
+        time=None if time is None else torch.from_numpy(np.array(_array(time), dtype=np.float64)),
+        published_split=None if test is None else torch.from_numpy(np.array(_array(test), dtype=bool)),
+        notes=notes,
+    ).check()
+
+
+def from_clients(
+    clients: Mapping[str, tuple[object, object]] | Sequence[tuple[object, object]],
+    *,
+    task: AnyTask = "auto",
+    classes: Sequence[str] | None = None,
+    name: str = "clients",
+) -> Table:
+    """A table from one (x, y) per client: a dict from client name to arrays, or a list of them."""
+    pairs = dict(clients) if isinstance(clients, Mapping) else {str(k): pair for k, pair in enumerate(clients)}
+    if not pairs:
+        raise DataError(f"{name!r} has no clients; give at least one (x, y)")
+    xs = [_array(x) for x, _ in pairs.values()]
+    ys = [_array(y) for _, y in pairs.values()]
+    for client, x, y in zip(pairs, xs, ys, strict=True):
+        if len(x) != len(y) or x.shape[1:] != xs[0].shape[1:]:
+            raise DataError(
+                f"{name!r}: client {client!r} has x of shape {x.shape} and {len(y)} targets; every client needs one "
+                f"target per row and rows of shape {xs[0].shape[1:]}"
+            )
+    table = from_arrays(np.concatenate(xs), np.concatenate(ys), task=task, classes=classes, name=name)
+    owners = torch.from_numpy(np.repeat(np.arange(len(pairs)), [len(y) for y in ys]))
+    return replace(table, groups=owners, group_names=tuple(map(str, pairs)))
+
+
+def some(names: Iterable[object]) -> str:
+    """The first few of many names, for messages."""
+    listed = [str(name) for name in names]
+    return ", ".join(listed[:8]) + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")
+
+
+def _array(values: object) -> Array:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+
+
+def _codes(values: Array, what: str, name: str) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
+    """The distinct values by name, sorted, and the number of each row's."""
+    if values.dtype.kind in "Of":
+        import pandas
+
+        missing = np.asarray(pandas.isna(values))
+        if missing.any():
+            raise DataError(f"{name!r}: row {int(missing.argmax())} has no {what}; fill it or drop such rows")
+    distinct, codes = np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_inverse=True)
+    return codes.astype(np.int64), tuple(str(value) for value in distinct)
+
+
+def _groups(clients: Array, name: str) -> tuple[Tensor, tuple[str, ...]]:
+    codes, names = _codes(clients, "client", name)
+    return torch.from_numpy(codes), names
+
+
+def _target(
+    y: Array, task: AnyTask, classes: Sequence[str] | None, name: str
+) -> tuple[Task, Tensor, tuple[str, ...], tuple[str, ...]]:
+    """Task, targets in its shape, class names, and what was guessed."""
+    if task not in ("auto", *get_args(Task)):
+        raise ConfigError(f"{name!r}: there is no task {task!r}; choose auto, {', '.join(get_args(Task))}")
+    kind: Task = _guess(y) if task == "auto" else task
+    notes = (f"task read as {kind}",) if task == "auto" else ()
+    if kind in ("regression", "multilabel"):
+        numbers = _numbers(y, name)
+        return kind, torch.from_numpy(numbers.reshape(len(numbers), -1)), tuple(classes or ()), notes
+    labels = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    if labels.ndim != 1:
+        raise DataError(f"{name!r}: y has shape {y.shape}, but a {kind} task has one label a row")
+    codes, names = _classes(labels, classes, name)
+    if len(names) < 2 or (kind == "binary" and len(names) > 2):
+        wanted = "two" if kind == "binary" else "at least two"
+        raise DataError(f"{name!r} has {len(names)} labels ({some(names)}); a {kind} task needs {wanted}")
+    return kind, torch.from_numpy(codes.astype(np.float32)[:, None] if kind == "binary" else codes), names, notes
+
+
+def _guess(y: Array) -> Task:
+    """Text and truth values are classes, fractions are a regression, whole numbers are classes when they are few."""
+    if y.ndim == 2 and y.shape[1] > 1:
+        return "regression"
+    distinct = np.unique(y.astype(str) if y.dtype.kind == "O" else y)
+    fractions = y.dtype.kind == "f" and set(distinct.tolist()) != {0.0, 1.0}
+    if fractions or (y.dtype.kind in "iu" and len(distinct) > MOST_CLASSES):
+        return "regression"
+    return "binary" if len(distinct) == 2 else "classification"
+
+
+def _numbers(y: Array, name: str) -> npt.NDArray[np.float32]:
+    try:
+        return np.array(y, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name!r}: the targets are not numbers ({error}); choose task='classification'") from error
+
+
+def _classes(labels: Array, classes: Sequence[str] | None, name: str) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
+    """Labels as numbers 0, 1, … and the names of those numbers."""
+    if labels.dtype.kind == "f":
+        broken = labels != np.round(labels)
+        if broken.any():
+            raise DataError(
+                f"{name!r}: row {int(broken.argmax())} has the label {labels[broken][0]}, which is no class"
+            )
+        labels = labels.astype(np.int64)
+    if classes is None:
+        return _codes(labels, "label", name)
+    names = tuple(str(label) for label in classes)
+    if labels.dtype.kind in "biu":
+        return labels.astype(np.int64), names
+    codes, found = _codes(labels, "label", name)
+    strangers = sorted(set(found) - set(names))
+    if strangers:
+        raise DataError(f"{name!r} has labels that are not among its classes: {some(strangers)}")
+    return np.array([names.index(label) for label in found], dtype=np.int64)[codes], names

@@ -1,0 +1,144 @@
+"""From a table to a federation in one call: partition, roles, splits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+
+from fedloom.data.owners import NOBODY, Natural, Ownership, Pool
+from fedloom.data.partition import Partition, PartitionLike, make_partition
+from fedloom.data.register import load
+from fedloom.data.sizes import Whole
+from fedloom.data.splits import Labels, RoleClasses, Splitter, choose_roles, refuse_empty, share_published, split
+from fedloom.data.table import Table
+from fedloom.errors import ConfigError, DataError
+from fedloom.federation.data import TARGET, FederatedData
+from fedloom.federation.ragged import Ragged
+from fedloom.federation.randomness import Draw
+
+CLIENTS = 20
+"""How many clients share a table that comes with none of its own, unless a number is given."""
+
+
+def federate(
+    table: Table | str,
+    *,
+    clients: int | None = None,
+    partition: PartitionLike | None = None,
+    seed: int = 0,
+    test: float | Literal["published"] = 0.2,
+    support: float | None = 0.5,
+    target: float = 0.0,
+    source_classes: Labels | None = None,
+    target_classes: Labels | None = None,
+    chronological: bool = False,
+    allow_empty: bool = False,
+    **options: object,
+) -> FederatedData:
+    """Give the rows of a table (or of the source with that name) to clients, and split each client's rows.
+
+    * ``partition``: names, steps or both (:func:`fedloom.data.partition.make_partition`), with their ``options``; by
+      default the natural clients where there are any, else iid. ``clients`` is 20 by default, or all natural ones.
+    * ``test``: the fraction of each client's rows for its test; or "published", which keeps the publisher's test rows
+      for the test and gives each client those that fit its labels (a natural client has its own).
+    * ``support``: the fraction of train, and of test, that is for adaptation; None makes no such splits.
+    * ``target``: the share of clients that are kept out of training; the class lists say what each role may hold.
+    * ``chronological``: test on each client's last rows rather than on a random sample.
+    * ``allow_empty``: a client may have no rows yet (its data will come in a stream).
+    """
+    table = (load(table) if isinstance(table, str) else table).check()
+    plan = make_partition(partition or ("iid" if table.groups is None else "natural"), **options)
+    tested = _tested(table, test)
+    pool, draw = Pool.of(table), Draw(seed)
+    roles = choose_roles(_count(plan, pool, clients), target, draw)
+    owned = _owners(plan, table, pool, roles, RoleClasses(source_classes, target_classes), tested, draw)
+    if not allow_empty:
+        refuse_empty(owned.sizes(), owned.names, "data", "leave it out with min_rows = 1, or set allow_empty")
+    splitter = Splitter(owned.owner, owned.clients, pool.labels, pool.time, draw, chronological)
+    splits = split(splitter, tested, support)
+    if not allow_empty:
+        refuse_empty(splits["train"].sizes.numpy(), owned.names, "training rows", "give test as a fraction")
+    changed = plan.transform(table, owned, draw)
+    data = FederatedData(
+        table.name,
+        changed.x,
+        changed.y,
+        table.task,
+        splits,
+        classes=table.classes,
+        roles=torch.from_numpy(roles.astype(np.int8)) if (roles == TARGET).any() else None,
+        names=owned.names,
+        notes=(*table.notes, *owned.notes),
+    )
+    return _compact(data, owned)
+
+
+def _tested(table: Table, test: float | str) -> float | Whole:
+    """The fraction, or the published test rows."""
+    if not isinstance(test, str):
+        return test
+    if test != "published":
+        raise ConfigError(f"test = {test!r} cannot be; give a fraction, or 'published'")
+    if table.published_split is None:
+        raise DataError(f"{table.name!r} has no published test rows; give test as a fraction")
+    return np.flatnonzero(table.published_split.numpy())
+
+
+def _count(plan: Partition, pool: Pool, clients: int | None) -> int:
+    if clients is not None:
+        return clients
+    return plan.owners.count(pool) if isinstance(plan.owners, Natural) else CLIENTS
+
+
+def _owners(
+    plan: Partition,
+    table: Table,
+    pool: Pool,
+    roles: Whole,
+    may_hold: RoleClasses,
+    tested: float | Whole,
+    draw: Draw,
+) -> Ownership:
+    """Who owns which rows; published test rows follow the training rows of whoever has some like them."""
+    if not isinstance(tested, np.ndarray) or isinstance(plan.owners, Natural):
+        return _own(plan, table, pool, roles, may_hold, draw)
+    offered = np.delete(np.arange(pool.rows), tested)
+    owned = _own(plan, table, pool.take(offered), roles, may_hold, draw)
+    owner = np.full(pool.rows, NOBODY, dtype=np.int64)
+    owner[offered] = owned.owner
+    return replace(owned, owner=share_published(replace(owned, owner=owner), pool, tested, draw))
+
+
+def _own(plan: Partition, table: Table, pool: Pool, roles: Whole, may_hold: RoleClasses, draw: Draw) -> Ownership:
+    """Who owns which rows of the pool; with class lists, each role is served from rows of its own."""
+    if not may_hold.limited or isinstance(plan.owners, Natural):
+        plan.check(table, pool, len(roles))
+        owned = plan.own(pool, len(roles), draw)
+        return may_hold.limit(owned, pool, roles) if may_hold.limited else owned
+    parts = may_hold.pools(pool, roles, draw)
+    for members, rows in parts:
+        plan.of(members).check(table, pool.take(rows), len(members))
+    owner, notes = np.full(pool.rows, NOBODY, dtype=np.int64), list[str]()
+    for number, (members, rows) in enumerate(parts):
+        part = plan.of(members).own(pool.take(rows), len(members), replace(draw, round=number))
+        owner[rows] = np.where(part.owner >= 0, members[part.owner], NOBODY)
+        notes += part.notes
+    return Ownership(owner, len(roles), notes=tuple(notes))
+
+
+def _compact(data: FederatedData, owned: Ownership) -> FederatedData:
+    """Without the rows that nobody owns, when they are the greater part: a copy then costs less than to carry them."""
+    used = np.flatnonzero(owned.owner >= 0)
+    if 2 * len(used) >= len(data.x):
+        return data
+    number = torch.empty(len(data.x), dtype=torch.int64)
+    number[used] = torch.arange(len(used))
+    splits = {
+        name: Ragged(ragged.offsets, number[: int(ragged.offsets[-1])] if ragged.rows is None else number[ragged.rows])
+        for name, ragged in data.splits.items()
+    }
+    kept = torch.from_numpy(used)
+    return replace(data, x=data.x[kept], y=data.y[kept], splits=splits)

@@ -1,0 +1,143 @@
+"""The user's own data in a file: CSV, Parquet or npz, with a column that names the client."""
+
+from __future__ import annotations
+
+import difflib
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedloom.data.arrays import AnyTask, Array, from_arrays, some
+from fedloom.data.shipped import STANDARDISED, standardised
+from fedloom.data.table import Table
+from fedloom.errors import ConfigError, DataError
+
+
+def load_file(
+    path: str | Path,
+    *,
+    client_column: str | None = None,
+    label_column: str | Sequence[str] | None = None,
+    feature_columns: Sequence[str] | None = None,
+    timestamp_column: str | None = None,
+    task: AnyTask = "auto",
+    standardise: bool = False,
+    name: str | None = None,
+) -> Table:
+    """A table from a CSV, Parquet or npz file.
+
+    A column of a CSV or Parquet file is a column; a column of an npz file is an array with one entry per row, by
+    default ``y`` for the labels, ``x`` for the features and ``clients`` for the client. Of a CSV or Parquet file all
+    other numeric columns are features unless ``feature_columns`` lists them. Several label columns are several
+    targets. ``standardise`` gives every feature mean 0 and deviation 1 over all rows.
+    """
+    path = Path(path)
+    columns = _read(path)
+    if path.suffix == ".npz":
+        label_column, feature_columns = label_column or "y", feature_columns or ["x"]
+        client_column = client_column or ("clients" if "clients" in columns else None)
+    if not label_column:
+        raise ConfigError(f"{path}: say which column is the label (label_column); it has {some(columns)}")
+    labels = [label_column] if isinstance(label_column, str) else list(label_column)
+    taken = [*labels, *(column for column in (client_column, timestamp_column) if column)]
+    for column in (*taken, *(feature_columns or ())):
+        _must_have(path, columns, column)
+    features = list(feature_columns) if feature_columns else _features(columns, taken)
+    table = from_arrays(
+        _matrix(path, columns, features),
+        columns[labels[0]] if len(labels) == 1 else _matrix(path, columns, labels, finite=task != "multilabel"),
+        columns[client_column] if client_column else None,
+        task=task,
+        time=_seconds(path, timestamp_column, columns[timestamp_column]) if timestamp_column else None,
+        name=name or path.stem,
+    )
+    classes = tuple(labels) if table.task == "multilabel" else table.classes
+    notes = [*table.notes, *_left_out(columns, [*taken, *features])]
+    if standardise:
+        notes.append(STANDARDISED)
+    return replace(table, x=standardised(table.x) if standardise else table.x, classes=classes, notes=tuple(notes))
+
+
+def _read(path: Path) -> dict[str, Array]:
+    """All columns of a file by name."""
+    if not path.is_file():
+        raise DataError(f"{path} is not there; check the path")
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                return {key: arrays[key] for key in arrays}
+        if path.suffix in (".parquet", ".pq") or ".csv" in path.suffixes[-2:]:
+            return _frame(path)
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path} cannot be read ({error}); is it a whole {path.suffix} file?") from error
+    raise DataError(f"{path} is neither .csv, .parquet nor .npz; save it as one of these")
+
+
+def _frame(path: Path) -> dict[str, Array]:
+    import pandas
+
+    try:
+        frame = pandas.read_csv(path) if ".csv" in path.suffixes[-2:] else pandas.read_parquet(path)
+    except ImportError as error:
+        raise DataError(f"{path}: Parquet files need pyarrow; install fedloom[parquet]") from error
+    return {str(column): frame[column].to_numpy() for column in frame.columns}
+
+
+def _must_have(path: Path, columns: Mapping[str, Array], column: str) -> None:
+    if column not in columns:
+        near = difflib.get_close_matches(column, columns, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {some(columns)}"
+        raise ConfigError(f"{path} has no column {column!r}; {hint}")
+
+
+def _features(columns: Mapping[str, Array], taken: Sequence[str]) -> list[str]:
+    """The numeric columns that have no other use."""
+    return [column for column in columns if column not in taken and columns[column].dtype.kind in "biuf"]
+
+
+def _left_out(columns: Mapping[str, Array], used: Sequence[str]) -> list[str]:
+    unused = [column for column in columns if column not in used]
+    return [f"columns left out: {some(unused)}"] if unused else []
+
+
+def _matrix(path: Path, columns: Mapping[str, Array], chosen: Sequence[str], finite: bool = True) -> Array:
+    """The chosen columns side by side; a single array of an npz keeps its shape (images, windows)."""
+    if not chosen:
+        raise DataError(f"{path} has no numeric column left for the features; list feature_columns")
+    for column in chosen:
+        _check_column(path, column, columns[column], finite)
+    if len(chosen) == 1 and columns[chosen[0]].ndim > 1:
+        return columns[chosen[0]]
+    if any(columns[column].ndim != 1 for column in chosen):
+        raise DataError(f"{path}: arrays of more than one dimension cannot stand side by side; choose one of them")
+    return np.column_stack([columns[column].astype(np.float32) for column in chosen])
+
+
+def _check_column(path: Path, column: str, values: Array, finite: bool) -> None:
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"{path}: column {column!r} is not numeric; encode it, or leave it out of feature_columns")
+    bad = ~np.isfinite(values) if finite and values.dtype.kind == "f" else np.zeros(1, dtype=bool)
+    if bad.any():
+        row = int(np.argwhere(bad)[0][0]) + 1
+        raise DataError(f"{path}: column {column!r} has no finite value in row {row}; fill or drop such rows")
+
+
+def _seconds(path: Path, column: str, values: Array) -> npt.NDArray[np.float64]:
+    """Numbers as they are; dates as seconds since 1970."""
+    if values.dtype.kind in "iuf":
+        return values.astype(np.float64)
+    import pandas
+
+    try:
+        stamps: Any = pandas.to_datetime(values, utc=True, format="ISO8601")
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{path}: column {column!r} does not hold times ({error}); give numbers or ISO dates"
+        ) from error
+    return np.asarray((stamps - pandas.Timestamp(0, tz="utc")) / pandas.Timedelta("1s"), dtype=np.float64)

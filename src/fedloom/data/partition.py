@@ -1,0 +1,127 @@
+"""A partition: who owns which rows, how many each, and what makes their rows differ. The three kinds of step combine.
+
+``make_partition(["classes", "quantity", "features"], classes_per_client=2)`` is label skew × quantity skew ×
+feature skew. There is one owner step (iid unless another is named), at most one size step, any transforms.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from fedloom.data.owners import Classes, Dirichlet, Iid, Natural, Owners, Ownership, Pool, Time
+from fedloom.data.sizes import Quantity, Whole
+from fedloom.data.table import Table
+from fedloom.data.transforms import Concept, Features, Transform
+from fedloom.errors import ConfigError
+from fedloom.federation.randomness import Draw
+
+Step = Owners | Quantity | Transform
+STEPS: dict[str, Callable[..., Step]] = {
+    "iid": Iid,
+    "classes": Classes,
+    "dirichlet": Dirichlet,
+    "natural": Natural,
+    "time": Time,
+    "quantity": Quantity,
+    "features": Features,
+    "concept": Concept,
+}
+"""The steps that have a name."""
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One owner step, perhaps a size step, and transforms in the order in which they are applied."""
+
+    owners: Owners
+    quantity: Quantity | None = None
+    transforms: tuple[Transform, ...] = ()
+
+    def of(self, members: Whole) -> Partition:
+        """The partition of a part of the clients among themselves: given sizes are theirs."""
+        if self.quantity is None or self.quantity.quantity != "given":
+            return self
+        sizes = tuple(self.quantity.sizes[member] for member in members if member < len(self.quantity.sizes))
+        return replace(self, quantity=replace(self.quantity, sizes=sizes))
+
+    def check(self, table: Table, pool: Pool, clients: int) -> None:
+        """An error, before any work, if the table cannot be divided in this way."""
+        self.owners.check(pool, clients)
+        if self.quantity is not None:
+            self.quantity.check(pool.rows, clients)
+        for transform in self.transforms:
+            transform.check(table)
+
+    def own(self, pool: Pool, clients: int, draw: Draw) -> Ownership:
+        """Who owns which rows of a pool."""
+        demand = None if self.quantity is None else self.quantity.demand(clients, draw)
+        return self.owners.assign(pool, clients, demand, draw)
+
+    def transform(self, table: Table, owned: Ownership, draw: Draw) -> Table:
+        """The table after all transforms."""
+        owner = torch.from_numpy(owned.owner)
+        for transform in self.transforms:
+            table = transform.apply(table, owner, owned.clients, draw)
+        return table
+
+    def assign(self, table: Table, clients: int, draw: Draw) -> tuple[Table, Ownership]:
+        """All steps at once: the table as its clients see it, and who owns which rows."""
+        pool = Pool.of(table)
+        self.check(table, pool, clients)
+        owned = self.own(pool, clients, draw)
+        return self.transform(table, owned, draw), owned
+
+
+PartitionLike = str | Step | Partition | Sequence[str | Step]
+"""What stands for a partition: a name, a step, several of them, or the partition itself."""
+
+
+def make_partition(what: PartitionLike = "iid", **options: object) -> Partition:
+    """A partition from names and steps; ``options`` are fields of the named steps (None: the default)."""
+    if isinstance(what, Partition):
+        return what
+    parts = [what] if isinstance(what, str | Owners | Quantity | Transform) else list(what)
+    given = {option: value for option, value in options.items() if value is not None}
+    taken = {option for part in parts if isinstance(part, str) for option in options_of(part)}
+    for option in given:
+        if option not in taken:
+            _refuse(option, parts, taken)
+    return _combined([_step(part, given) if isinstance(part, str) else part for part in parts])
+
+
+def options_of(name: str) -> tuple[str, ...]:
+    """The options of a step that has a name."""
+    if name not in STEPS:
+        near = difflib.get_close_matches(name, STEPS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose among {', '.join(STEPS)}"
+        raise ConfigError(f"there is no partition {name!r}; {hint}")
+    return tuple(inspect.signature(STEPS[name]).parameters)
+
+
+def _step(name: str, given: dict[str, object]) -> Step:
+    chosen = {option: given[option] for option in options_of(name) if option in given}
+    return STEPS[name](**{k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()})
+
+
+def _refuse(option: str, parts: Sequence[str | Step], taken: set[str]) -> None:
+    named = " × ".join(part if isinstance(part, str) else type(part).__name__ for part in parts)
+    homes = [name for name in STEPS if option in options_of(name)]
+    near = difflib.get_close_matches(option, taken, 1)
+    hint = f"it belongs to {' and '.join(homes)}" if homes else f"did you mean {near[0]!r}?" if near else ""
+    raise ConfigError(f"the partition {named} has no option {option!r}; {hint or 'take it away'}")
+
+
+def _combined(steps: list[Step]) -> Partition:
+    owners = [step for step in steps if isinstance(step, Owners)]
+    sizes = [step for step in steps if isinstance(step, Quantity)]
+    for kind, found in (("who owns the rows", owners), ("how many rows each has", sizes)):
+        if len(found) > 1:
+            named = " and ".join(type(step).__name__.lower() for step in found)
+            raise ConfigError(f"{named} both say {kind}; keep one of them")
+    transforms = tuple(step for step in steps if isinstance(step, Transform))
+    return Partition(owners[0] if owners else Iid(), sizes[0] if sizes else None, transforms)

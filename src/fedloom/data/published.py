@@ -1,0 +1,167 @@
+"""Files as their owners publish them: looked for on this machine first, downloaded only when they are not there.
+
+The places, in order: ``$FEDLOOM_DATA/NAME/FILE`` (a folder of published files that the user has), the cache
+(``$FEDLOOM_CACHE``, or the user's cache folder), then the publisher's address and its mirrors, or ``$FEDLOOM_MIRROR``
+alone when it is set (``MIRROR/NAME/FILE``). A download is written under a temporary name, checked, then renamed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedloom.errors import DataError
+
+TIMEOUT = 60.0
+"""Seconds without a byte after which a mirror counts as dead."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published file. ``md5`` and ``length`` are those of its content: of the bytes inside, when it is gzip.
+
+    Wrapping the same content in gzip again changes the file but not its content, so the content is what is checked.
+    """
+
+    folder: str
+    file: str
+    mirrors: tuple[str, ...]
+    md5: str
+    length: int
+
+    @property
+    def zipped(self) -> bool:
+        """Whether the content is inside gzip (an archive counts as content itself)."""
+        return self.file.endswith(".gz") and not self.file.endswith(".tar.gz")
+
+    def urls(self) -> list[str]:
+        """Where the file can be downloaded."""
+        mirror = os.environ.get("FEDLOOM_MIRROR")
+        if mirror:
+            return [f"{mirror.rstrip('/')}/{self.folder}/{self.file}"]
+        return [base + self.file for base in self.mirrors]
+
+
+def folders(name: str) -> list[Path]:
+    """The folders of this machine in which the files of a set are looked for."""
+    user = os.environ.get("FEDLOOM_DATA")
+    return [*([Path(user) / name] if user else []), cache_folder(name)]
+
+
+def cache_folder(name: str) -> Path:
+    """Where downloads of a set are kept."""
+    import pooch
+
+    cache = os.environ.get("FEDLOOM_CACHE")
+    return (Path(cache) if cache else Path(pooch.os_cache("fedloom"))) / name
+
+
+def obtain(published: Published) -> Path:
+    """The file's path on this machine, after a download if need be."""
+    for folder in folders(published.folder):
+        if (folder / published.file).is_file():
+            return folder / published.file
+    return _download(published)
+
+
+def obtain_archive(published: Published, files: tuple[str, ...]) -> Path:
+    """The folder with an archive's files, after a download if need be; every copy has at least the last of them."""
+    for folder in folders(published.folder):
+        if (folder / files[-1]).is_file():
+            return folder
+    archive = _download(published)
+    _unpack(archive, files)
+    archive.unlink()
+    return archive.parent
+
+
+def content(path: Path, published: Published | None = None) -> bytes:
+    """The bytes of a file, unzipped if it is gzip; a file as long as the published one must be the published one."""
+    data = _unzip(path) if path.suffix == ".gz" else path.read_bytes()
+    if published is not None and len(data) == published.length and _md5(data) != published.md5:
+        raise damaged(path, f"its content has the published length but not the published checksum {published.md5}")
+    return data
+
+
+def damaged(path: Path, what: str) -> DataError:
+    """The error for a file that is there but cannot be right."""
+    return DataError(f"{path} is damaged: {what}; delete it to have it downloaded again, or put a whole copy there")
+
+
+def _unzip(path: Path) -> bytes:
+    try:
+        with gzip.open(path) as stream:
+            return stream.read()
+    except (EOFError, OSError, zlib.error) as error:
+        raise damaged(path, f"it cannot be unzipped ({error})") from error
+
+
+def _md5(data: bytes) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def _download(published: Published) -> Path:
+    import pooch
+    import requests
+
+    folder, failures = cache_folder(published.folder), []
+    for url in published.urls():
+        try:
+            files = pooch.create(folder, "", registry={published.file: None}, urls={published.file: url})
+            return Path(files.fetch(published.file, downloader=_checking(published)))
+        except (requests.RequestException, OSError, DataError) as error:
+            failures.append(f"{url}: {error}")
+    raise DataError(
+        f"{published.folder}: {published.file} is not in {' or '.join(map(str, folders(published.folder)))}, and no "
+        f"download succeeded ({'; '.join(failures)}); check the connection, or put the published files into a "
+        f"folder FOLDER/{published.folder} and set FEDLOOM_DATA=FOLDER"
+    )
+
+
+def _checking(published: Published) -> Callable[[str, str, object], None]:
+    """pooch's downloader, that also checks the content while the file still has its temporary name."""
+    import pooch
+
+    def download(url: str, output: str, caller: object) -> None:
+        pooch.HTTPDownloader(timeout=TIMEOUT)(url, output, caller)
+        data = _unzip(Path(output)) if published.zipped else Path(output).read_bytes()
+        if _md5(data) != published.md5:
+            raise DataError(
+                f"{published.file} arrived with checksum {_md5(data)} instead of {published.md5} "
+                f"({len(data)} of {published.length} bytes)"
+            )
+
+    return download
+
+
+def _unpack(archive: Path, files: tuple[str, ...]) -> None:
+    """Put the files of a tar archive beside it; the last is renamed last, so that it vouches for the others."""
+    part = Path(tempfile.mkdtemp(dir=archive.parent))
+    try:
+        with tarfile.open(archive) as tar:
+            members = {Path(member.name).name: member for member in tar if member.isfile()}
+            for file in files:
+                _extract(tar, members[file], part / file)
+        for file in files:
+            (part / file).replace(archive.parent / file)
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise damaged(archive, f"it cannot be unpacked ({error})") from error
+    except KeyError as error:
+        raise damaged(archive, f"it has no file {error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, to: Path) -> None:
+    stream = tar.extractfile(member)
+    if stream is not None:
+        with stream, open(to, "wb") as out:
+            shutil.copyfileobj(stream, out)

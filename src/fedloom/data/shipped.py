@@ -1,0 +1,65 @@
+"""The sets that scikit-learn ships: small, real, and there without a download."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedloom.data.table import Table
+
+
+def digits() -> Table:
+    """1,797 handwritten digits of 8x8 pixels (UCI, 1998). Pixels 0..16 are divided by 16."""
+    table = _digits()
+    x = torch.from_numpy(table[:, :64]).float().div_(16).view(-1, 1, 8, 8)
+    y = torch.from_numpy(table[:, 64]).to(torch.int64)
+    return Table("digits", x, y, "classification", tuple(str(k) for k in range(10)), notes=("pixels divided by 16",))
+
+
+def _digits() -> npt.NDArray[np.float64]:
+    """Pixels and label of each digit, from scikit-learn's file: to import the whole library takes longer than to train."""
+    package = importlib.util.find_spec("sklearn")
+    file = Path((package and package.origin) or "").parent / "datasets/data/digits.csv.gz"
+    if file.is_file():
+        return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return np.column_stack([bunch.data, bunch.target])
+
+
+def breast_cancer() -> Table:
+    """569 tumours, 30 measurements of their cell nuclei, malignant (0) or benign (1). Features are standardised."""
+    from sklearn.datasets import load_breast_cancer
+
+    bunch = load_breast_cancer()
+    x = standardised(torch.tensor(bunch.data))
+    y = torch.tensor(bunch.target, dtype=torch.float32).unsqueeze(1)
+    names = tuple(str(name) for name in bunch.target_names)
+    return Table("breast-cancer", x, y, "binary", names, notes=(STANDARDISED,))
+
+
+def diabetes() -> Table:
+    """442 patients, 10 measurements, the progress of their diabetes a year later. Both sides are standardised."""
+    from sklearn.datasets import load_diabetes
+
+    bunch = load_diabetes()
+    target = torch.tensor(bunch.target).unsqueeze(1)
+    mean, deviation = float(target.mean()), float(target.std(correction=0))
+    notes = (STANDARDISED, f"target standardised: (y - {mean:.4g}) / {deviation:.4g}")
+    return Table("diabetes", standardised(torch.tensor(bunch.data)), standardised(target), "regression", notes=notes)
+
+
+STANDARDISED = "features standardised over all rows"
+
+
+def standardised(values: Tensor) -> Tensor:
+    """Columns of mean 0 and deviation 1 over all rows, in float32; a constant column becomes 0."""
+    values = values.double()
+    deviation = values.std(0, correction=0)
+    return ((values - values.mean(0)) / torch.where(deviation > 0, deviation, 1.0)).float()

@@ -1,0 +1,212 @@
+"""Which rows of a client are for what: roles, train and test, support and query.
+
+Everything is a sorted array; nothing loops over the clients, so a million of them take seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedloom.data.order import grouped, places
+from fedloom.data.owners import NOBODY, Ownership, Pool
+from fedloom.data.sizes import Floats, Whole, apportion
+from fedloom.data.table import class_number
+from fedloom.errors import ConfigError, DataError
+from fedloom.federation.data import SOURCE, TARGET
+from fedloom.federation.ragged import Ragged
+from fedloom.federation.randomness import Draw
+
+Labels = Sequence[int | str]
+Mask = npt.NDArray[np.bool_]
+_TEST, _SUPPORT = 1, 2  # bits of a row's part
+
+
+def choose_roles(clients: int, target: float, draw: Draw) -> Whole:
+    """A role for each client: a share ``target`` of them, chosen at random, are targets, never seen in training."""
+    if not 0 <= target < 1:
+        raise ConfigError(f"a share of {target} target clients cannot be; give at least 0 and less than 1")
+    targets = round(target * clients)
+    if target > 0:
+        if clients < 2:
+            raise DataError("one client cannot be source and target; give at least 2 clients, or target = 0")
+        targets = min(max(targets, 1), clients - 1)
+    roles = np.full(clients, SOURCE, dtype=np.int64)
+    roles[draw.generator("roles").permutation(clients)[:targets]] = TARGET
+    return roles
+
+
+@dataclass(frozen=True, eq=False)
+class RoleClasses:
+    """The classes that each role may hold; None: all of them."""
+
+    source: Labels | None = None
+    target: Labels | None = None
+
+    @property
+    def limited(self) -> bool:
+        """Whether any role may not hold everything."""
+        return self.source is not None or self.target is not None
+
+    def allowed(self, pool: Pool) -> Mask:
+        """A mask (roles, classes)."""
+        mask = np.ones((2, len(pool.classes)), dtype=bool)
+        for role, labels in ((SOURCE, self.source), (TARGET, self.target)):
+            if labels is not None:
+                pool.known_labels()
+                mask[role] = False
+                mask[role, [class_number(pool.classes, label) for label in labels]] = True
+        return mask
+
+    def limit(self, owned: Ownership, pool: Pool, roles: Whole) -> Ownership:
+        """Owners after every client has given up the rows that its role may not hold."""
+        mine = np.flatnonzero(owned.owner >= 0)
+        kept = self.allowed(pool)[roles[owned.owner[mine]], pool.known_labels()[mine]]
+        owner = owned.owner.copy()
+        owner[mine[~kept]] = NOBODY
+        return replace(owned, owner=owner)
+
+    def pools(self, pool: Pool, roles: Whole, draw: Draw) -> list[tuple[Whole, Whole]]:
+        """For each role that somebody has, its clients and the rows from which they are served.
+
+        A class that both may hold is shared out in proportion to their numbers of clients.
+        """
+        weights = np.bincount(roles, minlength=2)[:2, None] * self.allowed(pool)
+        labels, random = pool.known_labels(), draw.generator("role classes")
+        parts: list[list[Whole]] = [[], []]
+        for c in range(len(pool.classes)):
+            rows = random.permutation(np.flatnonzero(labels == c))
+            if len(rows) and weights[:, c].sum():
+                first = int(apportion(len(rows), weights[:, c].astype(np.float64))[0])
+                parts[SOURCE].append(rows[:first])
+                parts[TARGET].append(rows[first:])
+        nothing = np.empty(0, dtype=np.int64)
+        return [
+            (np.flatnonzero(roles == role), np.sort(np.concatenate([nothing, *parts[role]])))
+            for role in (SOURCE, TARGET)
+            if (roles == role).any()
+        ]
+
+
+def share_published(train: Ownership, pool: Pool, tested: Whole, draw: Draw) -> Whole:
+    """Owners of all rows: of each class every client gets its share of that class's training rows of the test rows.
+
+    Where rows have no class, clients get test rows in proportion to their training rows.
+    """
+    labels = np.zeros(pool.rows, dtype=np.int64) if pool.labels is None else pool.labels
+    owner, random = train.owner.copy(), draw.generator("published test")
+    for c in np.unique(labels[tested]):
+        rows = random.permutation(tested[labels[tested] == c])
+        mine = train.owner[(labels == c) & (train.owner >= 0)]
+        counts = np.bincount(mine, minlength=train.clients)
+        if counts.sum():
+            owner[rows] = np.repeat(np.arange(train.clients), apportion(len(rows), counts.astype(np.float64)))
+    return owner
+
+
+@dataclass(frozen=True, eq=False)
+class Splitter:
+    """Divides each client's rows; stratified by class where rows have one.
+
+    ``test`` and ``support`` are fractions. A client of two rows or more keeps one for training and, unless the
+    fraction is 0, gives one to the test; likewise support and query. A single row is for training, and for the query.
+    ``chronological`` takes the last rows for the test and the first ones for the support.
+    """
+
+    owner: Whole
+    clients: int
+    labels: Whole | None
+    time: Floats | None
+    draw: Draw
+    chronological: bool = False
+
+    def parts(self, test: float | Whole, support: float | None) -> npt.NDArray[np.int8]:
+        """A byte for each row: bit 1 for the test, bit 2 for the support. ``test`` may list the test rows."""
+        part = np.zeros(len(self.owner), dtype=np.int8)
+        if support is None and not isinstance(test, np.ndarray) and test == 0:
+            return part
+        order = self._order()
+        if isinstance(test, np.ndarray):
+            part[test] = _TEST
+        else:
+            part[order[self._chosen(order, test, "test", last=True)]] = _TEST
+        if support is not None:
+            for kind, purpose in ((0, "support"), (_TEST, "test support")):
+                rows = order[part[order] == kind]
+                part[rows[self._chosen(rows, support, purpose, last=False)]] |= _SUPPORT
+        return part
+
+    def _order(self) -> Whole:
+        """All owned rows by client and within a client by class and chance, or by time."""
+        if self.chronological:
+            return _by_owner(self.owner, self.time)
+        cell = self.owner
+        if self.labels is not None:
+            classes = int(self.labels.max()) + 1
+            cell = np.where(self.owner >= 0, self.owner * classes + self.labels, NOBODY)
+        return grouped(cell, self.draw.generator("split order"))
+
+    def _chosen(self, rows: Whole, fraction: float, purpose: str, last: bool) -> Mask:
+        """A mask of the given rows, which are sorted by client: the fraction of each client, evenly spaced.
+
+        Evenly spaced in an order by class is stratified: of m rows of a class, m·t/n are taken, to one.
+        """
+        sizes = np.bincount(self.owner[rows], minlength=self.clients)
+        taken = np.rint(sizes * fraction).astype(np.int64)
+        if 0 < fraction < 1:
+            taken = np.minimum(np.maximum(taken, 1), np.maximum(sizes - 1, 0))
+        n, t = np.repeat(sizes, sizes), np.repeat(taken, sizes)
+        place = places(sizes)
+        if self.chronological:
+            return place >= n - t if last else place < t
+        start = self.draw.uniform(f"split {purpose}", np.arange(self.clients), 1)[:, 0]
+        shift = np.repeat((start * sizes).astype(np.int64), sizes)
+        mask: Mask = ((place + 1) * t + shift) // n > (place * t + shift) // n
+        return mask
+
+
+def split(splitter: Splitter, test: float | Whole, support: float | None) -> dict[str, Ragged]:
+    """The splits of all clients, each client's rows in order of time, or in the table's order."""
+    for name, fraction in (("test", test), ("support", support)):
+        if isinstance(fraction, float | int) and not 0 <= fraction <= (1 if name == "support" else 0.999999):
+            raise ConfigError(f"{name} = {fraction} cannot be; give a fraction from 0 to 1 (below 1 for test)")
+    part = splitter.parts(test, support)
+    order = _by_owner(splitter.owner, splitter.time)
+    wanted = {"train": (_TEST, 0), "test": (_TEST, _TEST)}
+    if support is not None:
+        both = _TEST | _SUPPORT
+        wanted |= {"support": (both, _SUPPORT), "query": (both, 0)}
+        wanted |= {"test-support": (both, both), "test-query": (both, _TEST)}
+    ordered = part[order]
+    return {
+        name: _ragged(order[(ordered & mask) == bits], splitter.owner, splitter.clients)
+        for name, (mask, bits) in wanted.items()
+    }
+
+
+def refuse_empty(sizes: Whole, names: tuple[str, ...] | None, what: str, remedy: str) -> None:
+    """A DataError that names the clients which have nothing."""
+    empty = np.flatnonzero(sizes == 0)
+    if len(empty):
+        named = ", ".join(names[k] if names else str(k) for k in empty[:5])
+        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+        raise DataError(f"client {named}{more} would have no {what}; {remedy}")
+
+
+def _by_owner(owner: Whole, time: Floats | None) -> Whole:
+    """The owned rows, client by client, each client's in order of time or of row number."""
+    if time is None:
+        return grouped(owner)
+    by_time = np.argsort(time, kind="stable")
+    return by_time[grouped(owner[by_time])]
+
+
+def _ragged(rows: Whole, owner: Whole, clients: int) -> Ragged:
+    sizes = torch.from_numpy(np.bincount(owner[rows], minlength=clients))
+    offsets = Ragged.contiguous(sizes).offsets
+    whole = len(rows) > 0 and rows[0] == 0 and bool((rows == np.arange(len(rows))).all())
+    return Ragged(offsets, None if whole or len(rows) == 0 else torch.from_numpy(rows))

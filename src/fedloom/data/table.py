@@ -1,0 +1,125 @@
+"""A table of rows before anybody owns them: what every source returns and every partition starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedloom.errors import DataError
+from fedloom.federation.data import Task
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Features ``x`` and targets ``y`` of all rows, and what is known of where they come from.
+
+    ``y`` has the shape that :class:`~fedloom.federation.data.FederatedData` asks for its task; images are
+    (rows, channels, height, width). ``groups`` is the natural client of each row (its writer, its station), named by
+    ``group_names``; ``time`` says when a row was seen; ``published_split`` is True where the publisher counts the row
+    as a test row; ``ids`` are the publisher's row numbers.
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+    task: Task
+    classes: tuple[str, ...] = ()
+    groups: Tensor | None = None
+    group_names: tuple[str, ...] | None = None
+    time: Tensor | None = None
+    published_split: Tensor | None = None
+    ids: Tensor | None = None
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def labels(self) -> Tensor | None:
+        """The class of each row as a number, or None when rows have no single class."""
+        if self.task == "classification":
+            return self.y
+        return self.y[:, 0].to(torch.int64) if self.task == "binary" else None
+
+    def take(self, rows: Tensor) -> Table:
+        """The same table with only these rows (numbers or a mask), in this order."""
+        return replace(
+            self,
+            x=self.x[rows],
+            y=self.y[rows],
+            groups=_at(self.groups, rows),
+            time=_at(self.time, rows),
+            published_split=_at(self.published_split, rows),
+            ids=_at(self.ids, rows),
+        )
+
+    def check(self) -> Table:
+        """The table itself, or a DataError that says which part does not fit."""
+        if len(self) == 0:
+            raise DataError(f"{self.name!r} has no rows; give a table with at least one")
+        _check_lengths(self)
+        _check_finite(self, self.x, "feature")
+        if self.task != "multilabel":
+            _check_finite(self, self.y, "target")
+        if self.time is not None:
+            _check_finite(self, self.time, "time")
+        _check_target(self)
+        return self
+
+
+def class_number(classes: tuple[str, ...], label: int | str) -> int:
+    """The number of a class that is given by number or by name."""
+    names = [str(number) for number in range(len(classes))]
+    for known in (classes, names):
+        if str(label) in known:
+            return known.index(str(label))
+    raise DataError(f"there is no class {label!r}; the classes are {', '.join(classes)}")
+
+
+def _at(values: Tensor | None, rows: Tensor) -> Tensor | None:
+    return None if values is None else values[rows]
+
+
+def _check_lengths(table: Table) -> None:
+    parts = {
+        "y": table.y,
+        "groups": table.groups,
+        "time": table.time,
+        "published_split": table.published_split,
+        "ids": table.ids,
+    }
+    for part, values in parts.items():
+        if values is not None and len(values) != len(table):
+            raise DataError(f"{table.name!r} has {len(table)} rows of x but {len(values)} of {part}; give one per row")
+
+
+def _check_finite(table: Table, values: Tensor, what: str) -> None:
+    """NaN and infinity would become the model's; aminmax finds them without another array of the table's size."""
+    if not values.is_floating_point() or values.numel() == 0:
+        return
+    low, high = torch.aminmax(values)
+    if bool(torch.isfinite(low)) and bool(torch.isfinite(high)):
+        return
+    row, column = (int(k) for k in torch.nonzero(~torch.isfinite(values.reshape(len(values), -1)))[0])
+    raise DataError(
+        f"{table.name!r} has a {what} that is not finite (row {row}, column {column}); fill or drop such rows"
+    )
+
+
+def _check_target(table: Table) -> None:
+    y, task = table.y, table.task
+    if task == "classification":
+        if y.ndim != 1 or y.is_floating_point():
+            raise DataError(f"{table.name!r}: the labels of a classification are one whole number a row")
+        low, high = (int(k) for k in torch.aminmax(y))
+        if low < 0 or high >= len(table.classes):
+            raise DataError(f"{table.name!r} has labels {low} to {high} but {len(table.classes)} classes")
+        return
+    if y.ndim != 2 or not y.is_floating_point():
+        raise DataError(f"{table.name!r}: the targets of a {task} task are a float table (rows, columns)")
+    if task == "binary" and (y.shape[1] != 1 or not bool(((y == 0) | (y == 1)).all())):
+        raise DataError(f"{table.name!r}: the targets of a binary task are one column of 0 and 1")
+    if task == "multilabel" and not bool(((y == 0) | (y == 1) | torch.isnan(y)).all()):
+        raise DataError(f"{table.name!r}: the targets of a multilabel task are 0, 1 or NaN for unknown")

@@ -1,0 +1,142 @@
+"""Checkpoints: everything a run needs to go on in the same bits, in one file that is complete or not there.
+
+A folder holds the newest checkpoint and the one before it, so that a newest file which a failing disk has damaged
+costs some rounds and not the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from fedloom.engine import tensorfile
+from fedloom.engine.files import guarded, replacing, sync_folder
+from fedloom.errors import RunError
+
+NEWEST = "checkpoint.safetensors"
+PREVIOUS = "checkpoint.previous.safetensors"
+NEXT = "checkpoint.next.safetensors"
+DAMAGED = "checkpoint.damaged.safetensors"
+
+_KIND = "fedloom.checkpoint"
+_NATIVE = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Groups of tensors (such as "state"), numbers and texts beside them, and a note when something was recovered."""
+
+    groups: dict[str, dict[str, Tensor]]
+    meta: dict[str, Any]
+    note: str = ""
+
+
+def save(path: Path, groups: dict[str, dict[str, Tensor]], meta: dict[str, Any]) -> None:
+    """Writes one checkpoint file atomically. ``meta`` is anything that JSON can hold; floats come back exactly.
+
+    A tensor of a dtype that not every safetensors has is stored as its bytes, and named in the header.
+    """
+    _write(path, groups, meta, f"The previous {path.name} is still there, unchanged." if path.exists() else "")
+
+
+def load(path: Path) -> Checkpoint:
+    """Reads one checkpoint file and verifies every byte; RunError when it is missing, damaged, cut off or foreign."""
+    return _read(path, "Take another checkpoint of the run, or start it again.")
+
+
+def save_latest(folder: Path, groups: dict[str, dict[str, Tensor]], meta: dict[str, Any]) -> None:
+    """Makes this the newest checkpoint of a folder, and the newest so far the previous one.
+
+    Killed at any moment, the folder has a complete checkpoint: the new file is complete before anything is renamed.
+    """
+    newest, following = folder / NEWEST, folder / NEXT
+    _write(following, groups, meta, f"The previous checkpoint, {newest}, is still there." if newest.exists() else "")
+    with guarded(newest):
+        if newest.exists():
+            os.replace(newest, folder / PREVIOUS)
+        os.replace(following, newest)
+        sync_folder(folder)
+
+
+def load_latest(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint of a folder that is whole; None when there has never been one.
+
+    When the newest is damaged it is set aside (renamed, so that the next save does not push the good one out), the
+    previous one is loaded, and ``note`` says so.
+    """
+    newest, previous = folder / NEWEST, folder / PREVIOUS
+    if not newest.exists() and not previous.exists():
+        return None
+    try:
+        return _read(newest, "")
+    except RunError as damage:
+        try:
+            found = _read(previous, "")
+        except RunError as worse:
+            raise RunError(f"No checkpoint of {folder} is usable. {damage} {worse} Start the run again.") from None
+        what = str(damage)
+        if newest.exists():
+            with guarded(newest):
+                os.replace(newest, folder / DAMAGED)
+            what += f" It was renamed to {DAMAGED}."
+        return replace(found, note=f"{what} The run goes on from {PREVIOUS}.")
+
+
+def _write(path: Path, groups: dict[str, dict[str, Tensor]], meta: dict[str, Any], safe: str) -> None:
+    columns, pieces, raw = [], [], {}
+    for group, tensors in groups.items():
+        for key, tensor in tensors.items():
+            name = f"{_escape(group)}/{_escape(key)}"
+            if tensor.dtype in _NATIVE:
+                columns.append(tensorfile.Column(name, _NATIVE[tensor.dtype], tuple(tensor.shape)))
+            else:
+                raw[name] = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+                columns.append(tensorfile.Column(name, "U8", (tensor.numel() * tensor.element_size(),)))
+            pieces.append(tensor)
+    texts = {
+        "meta": json.dumps(meta),
+        "groups": json.dumps([_escape(group) for group in groups]),
+        "raw": json.dumps(raw),
+    }
+    with replacing(path, safe) as file:
+        tensorfile.write(file, _KIND, columns, map(tensorfile.little_endian, pieces), texts)
+
+
+def _read(path: Path, remedy: str) -> Checkpoint:
+    header = tensorfile.check(path, _KIND, remedy)
+    with guarded(path):
+        tensors = safetensors.torch.load(path.read_bytes())
+    for name, (dtype, shape) in json.loads(header.texts["raw"]).items():
+        tensors[name] = tensors[name].view(getattr(torch, dtype)).reshape(shape)
+    groups: dict[str, dict[str, Tensor]] = {_unescape(name): {} for name in json.loads(header.texts["groups"])}
+    for name in header.offsets:
+        group, key = name.split("/")
+        groups[_unescape(group)][_unescape(key)] = tensors[name]
+    return Checkpoint(groups, json.loads(header.texts["meta"]))
+
+
+def _escape(text: str) -> str:
+    return quote(text, safe="", errors="surrogatepass")
+
+
+def _unescape(text: str) -> str:
+    return unquote(text, errors="surrogatepass")

@@ -1,0 +1,116 @@
+"""Evaluation is an object: which model, on whom, on which rows, before or after adaptation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from fedloom.errors import ConfigError
+from fedloom.federation.data import SOURCE, TARGET, FederatedData
+from fedloom.federation.metrics import higher_is_better, metrics_for
+from fedloom.types import Count, Positive, Vector
+
+Ints = npt.NDArray[np.int64]
+
+_ROWS_AT_ONCE = 5000  # an evaluation goes to the executor in pieces of about so many rows …
+_CLIENTS_AT_ONCE = 1000  # … and at most so many clients, whatever the executor
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What is judged, and on what. Every choice that papers leave open is a field here."""
+
+    name: str = "evaluation"
+    """How it is called in the history."""
+    model: Literal["auto", "global", "personal", "adapted"] = "auto"
+    """The server's, each client's own, or one fitted to the client's few rows first; auto: the method's product."""
+    on: Literal["source", "target", "all"] = "source"
+    """Clients that train, clients that were never seen in training, or both."""
+    split: str = "test"
+    """The rows that are judged."""
+    every: Annotated[int, Ge(0)] = 1
+    """Every so many rounds; 0: only after the last."""
+    metrics: tuple[str, ...] | None = None
+    """Names of metrics; none: the usual ones for the task. The loss is always there."""
+    adapt_split: str = "support"
+    """The rows that an adapted model is fitted to."""
+    adapt_steps: Count = 1
+    """How many full gradient steps."""
+    adapt_lr: Positive = 0.01
+    """Their step size."""
+    reference: Vector | None = None
+    """Another model, such as the centrally trained one: adds the fidelity, the mean distance of the outputs to its."""
+
+    def clients(self, data: FederatedData) -> Ints:
+        """Who is judged: the chosen clients that have rows in the split."""
+        roles = {"source": (SOURCE,), "target": (TARGET,), "all": (SOURCE, TARGET)}[self.on]
+        ids = torch.cat([data.with_role(role) for role in roles]).sort().values
+        chosen: Ints = ids[data.splits[self.split].sizes[ids] > 0].numpy()
+        return chosen
+
+    def check(self, data: FederatedData) -> None:
+        """Refuses what cannot be judged, before any work."""
+        metrics_for(data.task, self.metrics)
+        needed = [self.split] + ([self.adapt_split] if self.model == "adapted" else [])
+        for split in needed:
+            if split not in data.splits:
+                known = ", ".join(data.splits)
+                raise ConfigError(f"{self.name}: the data have no split {split!r}; they have {known}")
+        if self.on != "source" and len(data.with_role(TARGET)) == 0:
+            raise ConfigError(f"{self.name}: on = {self.on!r}, but no client is a target; set data.target to a share")
+        if len(self.clients(data)) == 0:
+            raise ConfigError(
+                f"{self.name}: no {self.on} client has rows in the split {self.split!r}; set data.test above 0, or "
+                "choose another split"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """The values of each client, and what they come to."""
+
+    clients: Ints
+    rows: Tensor
+    values: dict[str, Tensor]
+
+    def summary(self) -> dict[str, dict[str, float]]:
+        """For each metric the weighted mean, the plain mean, the spread over clients and the worst tenth."""
+        return {name: summarise(value, self.rows, higher_is_better(name)) for name, value in self.values.items()}
+
+
+def summarise(values: Tensor, rows: Tensor, higher: bool) -> dict[str, float]:
+    """Weighted by rows, plain, the spread, the mean of the worst tenth of clients, and the worst."""
+    worst_first = torch.sort(values, descending=not higher).values
+    tenth = worst_first[: max(1, math.ceil(len(values) / 10))]
+    weights = rows.double() / rows.sum()
+    return {
+        "weighted": float((weights * values).sum()),
+        "mean": float(values.mean()),
+        "std": float(values.std(correction=0)),
+        "worst_tenth": float(tenth.mean()),
+        "min": float(values.min()),
+        "max": float(values.max()),
+        "clients": len(values),
+    }
+
+
+def pieces(clients: Ints, rows: Ints) -> list[Ints]:
+    """The clients in consecutive groups of bounded size: the same groups under every executor."""
+    ends = np.cumsum(rows)
+    group = np.maximum(ends // _ROWS_AT_ONCE, np.arange(len(clients)) // _CLIENTS_AT_ONCE)
+    cuts = np.flatnonzero(np.diff(group)) + 1
+    return [part for part in np.split(clients, cuts) if len(part)]
+
+
+def collect(clients: Ints, parts: list[dict[str, Any]]) -> Verdict:
+    """The pieces' results as one."""
+    names = parts[0]["values"]
+    values = {name: torch.cat([part["values"][name] for part in parts]) for name in names}
+    return Verdict(clients, torch.cat([part["counts"] for part in parts]), values)

@@ -1,0 +1,184 @@
+"""The fleet: how fast, how far away and how reliable each client is, in simulated time.
+
+Every property of a client is a function of the seed and its id, computed when it is needed: a fleet of a million
+clients takes no memory.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BeforeValidator, PlainSerializer
+
+from fedloom.errors import ConfigError
+from fedloom.federation.randomness import Draw
+from fedloom.types import Count, Fraction, Positive
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A number for each client: "5", "uniform:10:100", "lognormal:MEDIAN:SIGMA" or "exponential:MEAN"."""
+
+    kind: Literal["constant", "uniform", "lognormal", "exponential"] = "constant"
+    a: float = 0.0
+    b: float = 0.0
+
+    @staticmethod
+    def parse(text: object) -> Distribution:
+        """From the text that a user writes."""
+        if isinstance(text, Distribution):
+            return text
+        kind, *numbers = str(text).split(":")
+        try:
+            if not numbers:
+                kind, numbers = "constant", [kind]
+            values = [float(number) for number in numbers]
+            expected = {"constant": 1, "uniform": 2, "lognormal": 2, "exponential": 1}[kind]
+        except (ValueError, KeyError):
+            expected, values = -1, []
+        if len(values) != expected or any(v < 0 or math.isnan(v) for v in values):
+            raise ValueError(
+                f"{text!r} is no distribution of non-negative numbers; "
+                "write 5, uniform:10:100, lognormal:MEDIAN:SIGMA or exponential:MEAN"
+            )
+        if kind == "uniform" and values[0] > values[1]:
+            raise ValueError(f"{text!r}: the lower end is above the upper one")
+        return Distribution(kind, *values)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        numbers = (self.a,) if self.kind in ("constant", "exponential") else (self.a, self.b)
+        words = [format(number, "g") for number in numbers]
+        return words[0] if self.kind == "constant" else ":".join([self.kind, *words])
+
+    def of(self, draw: Draw, purpose: str, clients: Ints) -> Floats:
+        """Each client's number."""
+        if self.kind == "constant":
+            return np.full(len(clients), self.a)
+        if self.kind == "lognormal":
+            return np.asarray(self.a * np.exp(self.b * draw.normal(purpose, clients, 1)[:, 0]))
+        u = draw.uniform(purpose, clients, 1)[:, 0]
+        return self.a + (self.b - self.a) * u if self.kind == "uniform" else -self.a * np.log1p(-u)
+
+
+Varied = Annotated[Distribution, BeforeValidator(Distribution.parse), PlainSerializer(str)]
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What the devices are like. The default is ideal: no delays, nobody fails, and computing takes no time."""
+
+    speed: Varied = Distribution("constant", math.inf)
+    """Gradient evaluations of single rows that a client does in a second."""
+    delay_down: Varied = Distribution()
+    """Seconds until the server's message is there, beside its transfer."""
+    delay_up: Varied = Distribution()
+    """Seconds until the reply is there, beside its transfer."""
+    bandwidth_down: Varied = Distribution("constant", math.inf)
+    """Bytes a second from the server to the client."""
+    bandwidth_up: Varied = Distribution("constant", math.inf)
+    """Bytes a second from the client to the server."""
+    unavailable: Fraction = 0.0
+    """Chance that a client cannot be reached in a round; it is not selected then."""
+    dropout: Fraction = 0.0
+    """Chance that a selected client gives up in a round and never answers."""
+    loss: Fraction = 0.0
+    """Chance that a reply is lost on its way."""
+    stragglers: Fraction = 0.0
+    """Share of the selected clients that manage only a part of their work in a round, 10 to 100 % of it."""
+    deadline: Positive | None = None
+    """Seconds after which a round ends; none: the server waits for everybody."""
+    late: Literal["drop", "partial"] = "drop"
+    """A client that would be late: its reply is dropped, or it does as much as fits and is in time."""
+    storage: Count | None = None
+    """Rows that a device can keep; it holds the first so many of its own."""
+
+    def reachable(self, candidates: Ints, draw: Draw) -> Ints:
+        """Who could be selected in this round."""
+        if self.unavailable == 0:
+            return candidates
+        return candidates[draw.uniform("available", candidates, 1)[:, 0] >= self.unavailable]
+
+    def effort(self, clients: Ints, draw: Draw) -> Floats | None:
+        """The part of its work that each client manages; None: all of it."""
+        if self.stragglers == 0:
+            return None
+        slow = draw.uniform("straggler", clients, 2)
+        return np.where(slow[:, 0] < self.stragglers, 0.1 + 0.9 * slow[:, 1], 1.0)
+
+    def budget(self, clients: Ints, seed: int, down: int, up: int) -> Floats | None:
+        """Gradient evaluations that fit before the deadline; None: no limit. ``up`` estimates the reply's bytes."""
+        if self.deadline is None or self.late == "drop":
+            return None
+        spare = self.deadline - self.travel(clients, seed, down, np.full(len(clients), up))
+        speed = self.speed.of(Draw(seed), "speed", clients)
+        return np.where(np.isinf(speed), np.inf, np.maximum(spare, 0.0) * np.where(np.isinf(speed), 1.0, speed))
+
+    def travel(self, clients: Ints, seed: int, down: int, up: Ints) -> Floats:
+        """Seconds that a client's two messages take."""
+        fixed = Draw(seed)
+        there = self.delay_down.of(fixed, "delay_down", clients) + down / self.bandwidth_down.of(fixed, "down", clients)
+        return there + self.delay_up.of(fixed, "delay_up", clients) + up / self.bandwidth_up.of(fixed, "up", clients)
+
+    def seconds(self, clients: Ints, seed: int, down: int, up: Ints, evaluations: Ints) -> Floats:
+        """Seconds from the start of the round until each client's reply is there."""
+        return self.travel(clients, seed, down, up) + evaluations / self.speed.of(Draw(seed), "speed", clients)
+
+    def fates(self, clients: Ints, seconds: Floats, draw: Draw) -> dict[str, npt.NDArray[np.bool_]]:
+        """What became of each client: dropped, lost, late, or accepted."""
+        nobody = np.zeros(len(clients), dtype=bool)
+        chance = draw.uniform("fate", clients, 2) if self.dropout or self.loss else None
+        dropped = chance[:, 0] < self.dropout if chance is not None else nobody
+        lost = (chance[:, 1] < self.loss) & ~dropped if chance is not None else nobody
+        late = nobody
+        if self.deadline is not None:
+            slack = 1.0 + 1e-9 if self.late == "drop" else math.inf  # who trims its work to fit is in time
+            late = (seconds > self.deadline * slack) & ~dropped & ~lost
+        return {"dropped": dropped, "lost": lost, "late": late, "accepted": ~(dropped | lost | late)}
+
+    def round_seconds(self, seconds: Floats, fates: dict[str, npt.NDArray[np.bool_]]) -> float:
+        """How long the server waits: for its slowest participant, or until the deadline when somebody is missing.
+
+        Without a deadline a server would wait for ever for those who never answer; it is told of failures when their
+        reply was due.
+        """
+        missing = not bool(fates["accepted"].all())
+        if self.deadline is not None and missing:
+            return self.deadline
+        longest = float(seconds.max(initial=0.0))
+        return min(longest, self.deadline) if self.deadline is not None else longest
+
+
+FLEETS: dict[str, Fleet] = {
+    "ideal": Fleet(),
+    "cross-silo": Fleet(
+        speed=Distribution("lognormal", 20_000.0, 0.3),
+        delay_down=Distribution("constant", 0.05),
+        delay_up=Distribution("constant", 0.05),
+        bandwidth_down=Distribution("constant", 12.5e6),
+        bandwidth_up=Distribution("constant", 12.5e6),
+    ),
+    "cross-device": Fleet(
+        speed=Distribution("lognormal", 500.0, 1.0),
+        delay_down=Distribution("uniform", 0.1, 2.0),
+        delay_up=Distribution("uniform", 0.1, 2.0),
+        bandwidth_down=Distribution("lognormal", 2.5e6, 0.7),
+        bandwidth_up=Distribution("lognormal", 6e5, 0.7),
+        unavailable=0.2,
+        dropout=0.05,
+        loss=0.02,
+    ),
+}
+
+
+def fleet_for(preset: str, **changes: object) -> Fleet:
+    """A preset, with some of its properties changed."""
+    if preset not in FLEETS:
+        raise ConfigError(f"there is no fleet {preset!r}; choose one of {', '.join(FLEETS)}")
+    return replace(FLEETS[preset], **changes)  # type: ignore[arg-type]

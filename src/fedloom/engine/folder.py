@@ -1,0 +1,153 @@
+"""A run is a folder: made once, written by one process at a time, every file in it complete or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from torch import Tensor
+
+from fedloom.engine import checkpoint, lock, store, toml
+from fedloom.engine.files import guarded, plain, replacing
+from fedloom.engine.lock import Lock
+from fedloom.engine.tensorfile import little_endian
+from fedloom.errors import RunError
+
+CONFIG, DATA, HISTORY, SUMMARY, REPORT = "config.toml", "data.json", "history.jsonl", "summary.json", "report.html"
+_CHECKPOINTS = (checkpoint.NEWEST, checkpoint.PREVIOUS, checkpoint.NEXT, checkpoint.DAMAGED)
+_OWN = (CONFIG, *_CHECKPOINTS, HISTORY, DATA, SUMMARY, REPORT)
+
+
+def theta_sha256(vector: Tensor) -> str:
+    """The SHA-256 of a vector's little-endian bytes: equal for two runs if and only if their models are, bit by bit."""
+    return hashlib.sha256(little_endian(vector).data).hexdigest()
+
+
+class RunFolder:
+    """The folder of one run, locked against other processes until ``close`` (or the end of this process)."""
+
+    def __init__(self, path: Path, held: Lock | None) -> None:
+        self.path = path
+        self._held = held
+
+    @classmethod
+    def create(cls, path: str | Path, force: bool = False) -> RunFolder:
+        """A folder for a new run. One that has other files in it is refused, and so is a run that exists already.
+
+        ``force`` removes the old run first: only the files that fedloom itself has written, and never those of a run
+        that is going on.
+        """
+        path = Path(path)
+        with guarded(path):
+            if path.exists() and not path.is_dir():
+                raise RunError(f"{path} is a file: choose another folder with --out.")
+            if not lock.is_marked(path) and _content(path):
+                raise RunError(
+                    f"{path} is not empty and no run of fedloom. Nothing was changed: choose another folder with --out."
+                )
+            path.mkdir(parents=True, exist_ok=True)
+            folder = cls(path, Lock(path))
+            try:
+                folder._clear(force)
+            except BaseException:
+                folder.close()
+                raise
+        return folder
+
+    @classmethod
+    def open(cls, path: str | Path, write: bool = True) -> RunFolder:
+        """The folder of a run that exists. ``write=False`` is for looking at a run, which may be going on."""
+        path = Path(path)
+        if not path.is_dir():
+            raise RunError(f"There is no folder {path}: check the path; `fedloom run --out {path}` would make it.")
+        if not (path / CONFIG).is_file():
+            raise RunError(f"{path} is not a run: it has no {CONFIG}.")
+        return cls(path, Lock(path) if write else None)
+
+    def file(self, name: str) -> Path:
+        """The path of a file in the folder."""
+        return self.path / name
+
+    def write_text(self, name: str, text: str) -> None:
+        """Writes a file in the place of what it was, all or nothing."""
+        with replacing(self.file(name)) as file:
+            file.write(text.encode())
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Writes a value as JSON; NaN and infinities, which JSON lacks, become null."""
+        self.write_text(name, json.dumps(plain(value, name), indent=1, allow_nan=False) + "\n")
+
+    def write_toml(self, name: str, table: dict[str, Any]) -> None:
+        """Writes a table as TOML."""
+        self.write_text(name, toml.dumps(table))
+
+    def read_text(self, name: str) -> str:
+        """The text of a file."""
+        path = self.file(name)
+        if not path.is_file():
+            raise RunError(
+                f"{path} is missing: the run has not come that far (`fedloom resume {self.path}`), or it was removed."
+            )
+        with guarded(path):
+            try:
+                return path.read_bytes().decode()
+            except UnicodeDecodeError as error:
+                raise RunError(f"{path} is damaged: byte {error.start} is no text. {self._again()}") from None
+
+    def read_json(self, name: str) -> Any:
+        """The value in a JSON file."""
+        try:
+            return json.loads(self.read_text(name))
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise RunError(f"{self.file(name)} is damaged: {error}. {self._again()}") from None
+
+    def _clear(self, force: bool) -> None:
+        """Removes the run that is here, if that is wanted."""
+        if not _content(self.path):
+            return
+        if not force:
+            raise RunError(
+                f"{self.path} already holds a run: continue it with `fedloom resume {self.path}`, "
+                "choose another folder with --out, or replace it with --force."
+            )
+        _remove_own(self.path)
+
+    def _again(self) -> str:
+        return f"Remove it and write it again with `fedloom resume {self.path}`."
+
+    def close(self) -> None:
+        """Lets other processes write into the folder."""
+        if self._held is not None:
+            self._held.release()
+            self._held = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _content(path: Path) -> list[str]:
+    """The names in a folder, fedloom's own lock aside."""
+    names = sorted(os.listdir(path)) if path.is_dir() else []
+    return [name for name in names if name != lock.NAME or not (lock.is_marked(path) or lock.is_blank(path))]
+
+
+def _remove_own(path: Path) -> None:
+    """Removes what fedloom has written, the config first: without it what is left is never taken for a run."""
+    for name in _OWN:
+        (path / name).unlink(missing_ok=True)
+        (path / f"{name}.tmp").unlink(missing_ok=True)
+    memory = path / store.FOLDER
+    if memory.is_dir():
+        for segment in memory.glob("segment-*.safetensors"):
+            segment.unlink()
+        if not any(memory.iterdir()):
+            memory.rmdir()

@@ -1,0 +1,201 @@
+"""The history of a run: one row a round, kept as JSON lines that can be appended to and read at any time."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
+
+from fedloom.engine.files import guarded, plain, replacing
+from fedloom.errors import RunError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Row = dict[str, Any]
+
+_HEADLINE = "weighted"
+
+
+class History:
+    """The rows of a run, in memory and, given a path, in a file that always is valid JSON line by line.
+
+    Numbers that JSON lacks (NaN, infinities) become null, in memory as in the file, and NaN in the data frame. An
+    append is one write of a whole line; only ``flush`` waits for the disk. ``notes`` tells what was recovered.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self.rows: list[Row] = []
+        self.notes: list[str] = []
+        self._file: BinaryIO | None = None
+        if path is not None and path.exists():
+            content = _content(path)
+            self.rows, self.notes = _parse(content, path)
+            if content != _lines(self.rows):
+                self._rewrite()
+        self._open()
+
+    @staticmethod
+    def read(path: Path) -> History:
+        """The history in a file, to look at: the file is neither changed nor kept open, its run may be going on."""
+        history = History()
+        history.rows, history.notes = _parse(_content(path), path)
+        return history
+
+    def append(self, row: Row) -> None:
+        """Adds the row of a round; ``row["round"]`` is the number of rounds completed."""
+        row = plain(row, f"history row of round {row.get('round')}")
+        if not _is_row(row):
+            raise RunError(f"A history row needs its number of rounds as 'round'; it has {sorted(row)}.")
+        if self._file is not None and self.path is not None:
+            _write_line(self._file, self.path, _lines([row]))
+        self.rows.append(row)
+
+    def flush(self) -> None:
+        """Brings all rows to the disk; called before a checkpoint, which counts on them."""
+        if self._file is not None and self.path is not None:
+            with guarded(self.path):
+                os.fsync(self._file.fileno())
+
+    def truncate(self, completed: int) -> None:
+        """Removes the rows of later rounds, which a resumed run computes again; a gap before them is noted.
+
+        With -1 all rows go: the run starts from the beginning.
+        """
+        rows = [row for row in self.rows if row["round"] <= completed]
+        if len(rows) < len(self.rows):
+            self.rows = rows
+            self.close()
+            self._rewrite()
+            self._open()
+        last = rows[-1]["round"] if rows else None
+        if completed >= 0 and last != completed:
+            self.notes.append(
+                f"The history {self.path or ''} ends at round {last}, the checkpoint at round {completed}: "
+                "the rows between them are lost, the run itself is not affected."
+            )
+
+    def frame(self) -> pd.DataFrame:
+        """The rows as a pandas frame with flat columns.
+
+        A metric's weighted mean is "accuracy", its spread "accuracy.mean", "accuracy.std", …; a further evaluation
+        NAME has "NAME.accuracy" and so on; a method's own measures are "measures.NAME".
+        """
+        import pandas as pd
+
+        return pd.DataFrame([_flat(row) for row in self.rows])
+
+    def close(self) -> None:
+        """Closes the file; the rows stay."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self) -> None:
+        if self.path is not None:
+            with guarded(self.path):
+                self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
+
+    def _rewrite(self) -> None:
+        if self.path is not None:
+            with replacing(self.path) as file:
+                file.write(_lines(self.rows))
+
+
+def _lines(rows: list[Row]) -> bytes:
+    return b"".join(json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
+
+
+def _write_line(file: BinaryIO, path: Path, line: bytes) -> None:
+    """Writes a whole line or nothing: a part that a full disk has let through is taken back."""
+    with guarded(path, "All earlier rows are in it."):
+        end = os.fstat(file.fileno()).st_size
+        try:
+            while line:
+                line = line[file.write(line) :]
+        except OSError:
+            file.truncate(end)
+            raise
+
+
+def _content(path: Path) -> bytes:
+    if not path.is_file():
+        raise RunError(f"{path} is missing: no round of this run was recorded, or the folder is no run.")
+    with guarded(path):
+        return path.read_bytes()
+
+
+def _parse(content: bytes, path: Path) -> tuple[list[Row], list[str]]:
+    """The rows of a file, and a note when its last line was cut off by a kill; any other damage is an error."""
+    rows: list[Row] = []
+    lines = content.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    for number, line in enumerate(lines, start=1):
+        row = _row(line)
+        if row is not None:
+            rows.append(row)
+        elif number == len(lines):
+            return rows, [f"{path}: line {number}, the last, was cut off and is dropped."]
+        else:
+            raise RunError(
+                f"{path}, line {number} is damaged: {line[:60].decode(errors='replace')!r} is no history row. "
+                "Remove the line, or restore the file from a copy."
+            )
+    return rows, []
+
+
+def _row(line: bytes) -> Row | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return plain(row, "row") if _is_row(row) else None
+
+
+def _is_row(row: Any) -> bool:
+    return isinstance(row, dict) and type(row.get("round")) is int
+
+
+def _flat(row: Row) -> Row:
+    columns: Row = {}
+    for key, value in row.items():
+        if key == "evaluation":
+            _put_metrics(columns, "", value)
+        elif key == "evaluations":
+            for name, metrics in value.items():
+                _put_metrics(columns, f"{name}.", metrics)
+        else:
+            _put(columns, key, value)
+    return columns
+
+
+def _put_metrics(columns: Row, prefix: str, metrics: Row) -> None:
+    """The weighted mean under the metric's own name, the rest of its numbers below it."""
+    for metric, spread in metrics.items():
+        if isinstance(spread, dict) and _HEADLINE in spread:
+            _put(columns, prefix + metric, spread[_HEADLINE])
+            spread = {name: value for name, value in spread.items() if name != _HEADLINE}
+        _put(columns, prefix + metric, spread)
+
+
+def _put(columns: Row, name: str, value: Any) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _put(columns, f"{name}.{key}", item)
+    else:
+        columns[name] = float("nan") if value is None else value

@@ -1,0 +1,283 @@
+"""The synchronous schedule: the same five steps in every round, whatever the method."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedloom.channel import Channel, payload
+from fedloom.engine.evaluation import Evaluation, Verdict, collect, pieces
+from fedloom.engine.fleet import Fleet
+from fedloom.engine.selection import Selection
+from fedloom.engine.store import MemoryStore
+from fedloom.errors import ClientError, ConfigError
+from fedloom.execution import Executor, Worker
+from fedloom.execution.worker import Result, Task
+from fedloom.federation.data import POOL, SOURCE
+from fedloom.federation.problem import Problem
+from fedloom.federation.randomness import Draw
+from fedloom.federation.replies import Replies
+from fedloom.methods.method import Context, Method, stateful
+from fedloom.types import Message, State
+
+Ints = npt.NDArray[np.int64]
+Row = dict[str, Any]
+FATES = ("accepted", "lost", "late", "dropped", "failed")
+
+
+@dataclass
+class Clocks:
+    """Everything that a plot may be drawn against; all but the round are sums since the start."""
+
+    round: int = 0
+    simulated_seconds: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    gradient_evaluations: int = 0
+    wall_seconds: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What a run combines: a method × a selection × a fleet × a channel × evaluations, on one problem."""
+
+    problem: Problem
+    method: Method
+    select: Selection
+    fleet: Fleet = field(default_factory=Fleet)
+    channel: Channel = field(default_factory=Channel)
+    evaluations: Sequence[Evaluation] = (Evaluation(),)
+    seed: int = 0
+    stack: int | None = None
+    """Clients computed together; none: what suits model, data and method."""
+    on_error: Literal["stop", "drop"] = "stop"
+    """A client that fails or answers with NaN: the run stops, or goes on without its reply."""
+
+
+class Rounds:
+    """A run under way: the server's state, the clients' memory, the clocks; ``step`` does one round."""
+
+    def __init__(self, setting: Setting, executor: Executor, store: MemoryStore) -> None:
+        problem, method = setting.problem, setting.method
+        self.setting, self.executor, self.store = setting, executor, store
+        problem = problem.limited(setting.fleet.storage) if setting.fleet.storage else problem
+        self.problem = problem.with_pool() if method.layout == "pooled" else problem
+        self.evaluations = [_resolved(e, method) for e in setting.evaluations]
+        role = POOL if method.layout == "pooled" else SOURCE
+        self.candidates: Ints = self.problem.data.with_role(role).numpy()
+        self.sizes = self.problem.data.splits["train"].sizes
+        self._check()
+        self.stack = setting.stack or self.problem.stack_size(method.local_batch)
+        self.theta0 = self.problem.model.init(Draw(setting.seed).key("model"), self.problem.dtype)
+        self.state: State = method.server_init(self.context(0))
+        self.clocks = Clocks()
+        self.reply_bytes = 0
+        executor.open(Worker(self.problem, method, setting.channel, setting.seed))
+
+    def _check(self) -> None:
+        setting, data = self.setting, self.problem.data
+        setting.channel.check(type(setting.method).__name__, setting.method.exact)
+        if self.setting.method.layout == "rows":
+            setting.select.check(len(self.candidates))
+        for evaluation in self.evaluations:
+            evaluation.check(data)
+        empty = self.candidates[(self.sizes[self.candidates] == 0).numpy()]
+        if len(empty):
+            raise ConfigError(
+                f"client {data.label(int(empty[0]))} has no training rows (and {len(empty) - 1} more like it); give "
+                "every source client some, or fewer clients"
+            )
+
+    def context(self, t: int) -> Context:
+        """What the server knows in round t."""
+        model, draw = self.problem.model, Draw(self.setting.seed, t)
+        return Context(t, len(self.candidates), self.sizes, model.slices, self.theta0, draw)
+
+    def step(self) -> Row:
+        """One round: select, broadcast, client update, aggregate, server update."""
+        started = time.perf_counter()
+        method, fleet = self.setting.method, self.setting.fleet
+        ctx = self.context(self.clocks.round)
+        candidates = fleet.reachable(self.candidates, ctx.draw)
+        clients = self.setting.select.pick(candidates, ctx) if method.layout == "rows" else self.candidates
+        ids = torch.from_numpy(clients)
+        received, own = method.broadcast(self.state, ids), method.unicast(self.state, ids)
+        harvest = Harvest(clients, self._down(received, own))
+        for stack, result in self._ask("client", clients, received, own, harvest.down):
+            self._take_in(harvest, stack, result, received, own, ctx)
+        replies = harvest.replies(self.sizes)
+        if replies is not None:
+            self.state = method.server(self.state, replies, ctx)
+        return self._record(harvest, started)
+
+    def _ask(
+        self, function: str, clients: Ints, received: Message, own: Message, down: int = 0
+    ) -> Iterator[tuple[Ints, Result]]:
+        """The clients' work, stack by stack: positions among the clients, and the result."""
+        setting, t = self.setting, self.clocks.round
+        draw = Draw(setting.seed, t)
+        effort = setting.fleet.effort(clients, draw)
+        budget = setting.fleet.budget(clients, setting.seed, down, self.reply_bytes or down)
+        stacks, tasks = self._stacks(clients), []
+        for stack in stacks:
+            task: Task = {"clients": clients[stack], "round": t, "drop": setting.on_error == "drop"}
+            task |= {"effort": effort[stack]} if effort is not None else {}
+            task |= {"budget": budget[stack]} if budget is not None else {}
+            task |= {"unicast": {key: value[stack] for key, value in own.items()}} if own else {}
+            tasks.append(task | self._remembered(clients[stack]))
+        for number, result in self.executor.map(function, received, tasks):
+            yield stacks[number], result
+
+    def _stacks(self, clients: Ints) -> list[Ints]:
+        """Clients of like size together, in groups as even as can be; a function of the clients and the stack size."""
+        if len(clients) == 0:
+            return []
+        order = np.argsort(-self.sizes.numpy()[clients], kind="stable")
+        return np.array_split(order, -(-len(clients) // self.stack))
+
+    def _remembered(self, clients: Ints) -> Task:
+        if not stateful(self.setting.method):
+            return {}
+        memory, known = self.store.gather(torch.from_numpy(clients))
+        return {"memory": memory, "known": known}
+
+    def _take_in(
+        self, harvest: Harvest, stack: Ints, result: Result, received: Message, own: Message, ctx: Context
+    ) -> None:
+        """A stack's replies: what became of each, and, for those accepted, the clients' new memory."""
+        fleet, method, seed = self.setting.fleet, self.setting.method, self.setting.seed
+        clients = harvest.clients[stack]
+        up = np.full(len(stack), result["bytes"], dtype=np.int64)
+        seconds = fleet.seconds(clients, seed, harvest.down, up, result["evaluations"])
+        fates = fleet.fates(clients, seconds, ctx.draw)
+        self._refuse_nan(clients, result, fates)
+        harvest.add(stack, result, up, seconds, fates)
+        kept = np.flatnonzero(fates["accepted"])
+        if not stateful(method) or len(kept) == 0:
+            return
+        device = self.problem.device(clients[kept], ctx.draw)
+        inbox = {**received, **{key: value[stack[kept]] for key, value in own.items()}}
+        memory, sent = ({key: value[kept] for key, value in result[part].items()} for part in ("memory", "sent"))
+        memory = method.settle(device, memory, sent, inbox)
+        lengths = {key: torch.from_numpy(device.sizes()) for key in method.per_row}
+        self.store.scatter(torch.from_numpy(clients[kept]), memory, lengths=lengths)
+
+    def _refuse_nan(self, clients: Ints, result: Result, fates: dict[str, npt.NDArray[np.bool_]]) -> None:
+        finite = result["finite"].numpy()
+        fates["failed"] = ~finite & fates["accepted"]
+        if finite.all():
+            return
+        if self.setting.on_error == "stop":
+            label = self.problem.data.label(int(clients[~finite][0]))
+            raise ClientError(
+                f"the reply of client {label} in round {self.clocks.round + 1} is not finite; try a smaller step size, "
+                "or go on without such replies (on_error = 'drop')"
+            )
+        fates["accepted"] = fates["accepted"] & finite
+
+    def _down(self, received: Message, own: Message) -> int:
+        return payload({**received, **{key: value[0] for key, value in own.items()}})
+
+    def _record(self, harvest: Harvest, started: float) -> Row:
+        clocks = self.clocks
+        clocks.round += 1
+        clocks.simulated_seconds += self.setting.fleet.round_seconds(harvest.seconds, harvest.fates)
+        clocks.bytes_up += int(harvest.up[~harvest.fates["dropped"]].sum())
+        clocks.bytes_down += harvest.down * len(harvest.clients)
+        clocks.gradient_evaluations += int(harvest.evaluations.sum())
+        clocks.wall_seconds += time.perf_counter() - started
+        self.reply_bytes = int(harvest.up.max(initial=0))
+        counts = {fate: int(harvest.fates[fate].sum()) for fate in FATES}
+        return {**asdict(clocks), "selected": len(harvest.clients), **counts}
+
+    def due(self, evaluation: Evaluation, last: bool) -> bool:
+        """Whether this evaluation is to be made after the round that just ended."""
+        return last or (evaluation.every > 0 and self.clocks.round % evaluation.every == 0)
+
+    def evaluate(self, evaluation: Evaluation) -> Verdict:
+        """Judge the models as they are now."""
+        data = self.problem.data
+        clients = evaluation.clients(data)
+        parts = pieces(clients, data.splits[evaluation.split].sizes.numpy()[clients])
+        how = {key: getattr(evaluation, key) for key in _HOW}
+        tasks: list[Task] = [{"clients": part, "round": self.clocks.round, **how} for part in parts]
+        if evaluation.reference is not None:
+            tasks = [task | {"reference": evaluation.reference} for task in tasks]
+        if evaluation.model != "global":
+            tasks = [task | self._remembered(part) for task, part in zip(tasks, parts, strict=True)]
+        results: list[Result] = [{}] * len(tasks)
+        for number, result in self.executor.map("evaluate", self.state, tasks):
+            results[number] = {
+                "values": {name: value.clone() for name, value in result["values"].items()},
+                "counts": result["counts"].clone(),
+            }
+        return collect(clients, results)
+
+    def measures(self) -> dict[str, float]:
+        """The method's own figures: gaps, residuals, norms; empty for a method that measures nothing."""
+        method = self.setting.method
+        if type(method).measure is Method.measure:
+            return method.report(self.state, {})
+        clients = self.candidates
+        ids = torch.from_numpy(clients)
+        sums: dict[str, Tensor] = {}
+        received, own = method.broadcast(self.state, ids), method.unicast(self.state, ids)
+        for _, result in self._ask("measure", clients, received, own):
+            for key, value in result["values"].items():
+                sums[key] = sums.get(key, torch.zeros((), dtype=torch.float64)) + value.double().sum()
+        return method.report(self.state, sums)
+
+
+class Harvest:
+    """What comes back in one round: the replies as columns in order of client id, and what each one cost."""
+
+    def __init__(self, clients: Ints, down: int) -> None:
+        count = len(clients)
+        self.clients, self.down = clients, down
+        self.columns: dict[str, Tensor] = {}
+        self.up, self.evaluations = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+        self.seconds = np.zeros(count)
+        self.fates = {fate: np.zeros(count, dtype=bool) for fate in FATES}
+
+    def add(
+        self, stack: Ints, result: Result, up: Ints, seconds: npt.NDArray[np.float64], fates: dict[str, Any]
+    ) -> None:
+        """One stack's replies, at their places."""
+        rows = torch.from_numpy(stack)
+        for key, value in result["sent"].items():
+            if key not in self.columns:
+                self.columns[key] = value.new_empty(len(self.clients), *value.shape[1:])
+            self.columns[key][rows] = value
+        self.up[stack], self.evaluations[stack], self.seconds[stack] = up, result["evaluations"], seconds
+        for fate, who in fates.items():
+            self.fates[fate][stack] = who
+
+    def replies(self, sizes: Tensor) -> Replies | None:
+        """The accepted ones; None when nobody's was."""
+        accepted = self.fates["accepted"]
+        if not accepted.any():
+            return None
+        if accepted.all():
+            ids, columns = torch.from_numpy(self.clients), self.columns
+        else:
+            kept = torch.from_numpy(np.flatnonzero(accepted))
+            ids = torch.from_numpy(self.clients)[kept]
+            columns = {key: value[kept] for key, value in self.columns.items()}
+        return Replies(ids, sizes[ids], columns)
+
+
+_HOW = ("split", "model", "metrics", "adapt_split", "adapt_steps", "adapt_lr")
+
+
+def _resolved(evaluation: Evaluation, method: Method) -> Evaluation:
+    """With "auto" replaced by what the method makes."""
+    if evaluation.model != "auto":
+        return evaluation
+    return replace(evaluation, model=method.evaluates)

@@ -1,0 +1,319 @@
+"""A run from its first round to its last: evaluated, recorded, checkpointed, resumed, summed up."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fedloom import __version__
+from fedloom.channel import Channel
+from fedloom.engine import checkpoint
+from fedloom.engine.evaluation import Evaluation, Verdict
+from fedloom.engine.fleet import Fleet
+from fedloom.engine.folder import CONFIG, DATA, HISTORY, SUMMARY, RunFolder, theta_sha256
+from fedloom.engine.history import History, Row
+from fedloom.engine.rounds import Clocks, Rounds, Setting
+from fedloom.engine.selection import All, Selection, Uniform
+from fedloom.engine.store import MemoryStore
+from fedloom.errors import FedloomError, RunError
+from fedloom.execution import Executor, executor_for, one_thread
+from fedloom.federation.problem import Problem
+from fedloom.methods.method import Method
+from fedloom.types import State, Vector
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Progress = Callable[[Row, int], None]
+
+_PER_CLIENT_MOST = 10_000
+
+
+class Interrupted(FedloomError):
+    """The user stopped the run; what it had done is saved."""
+
+    def __init__(self, folder: Path | None, completed: int) -> None:
+        where = (
+            f"saved in {folder}; go on with `fedloom resume {folder}`" if folder else "nothing was saved (no folder)"
+        )
+        super().__init__(f"stopped after round {completed}: {where}")
+        self.folder = folder
+
+
+@dataclass(eq=False)
+class Run:
+    """What came of a run."""
+
+    theta: Vector
+    """The server's model."""
+    state: State
+    history: list[Row]
+    summary: dict[str, Any]
+    folder: Path | None = None
+    notes: list[str] = field(default_factory=list)
+    """What had to be recovered on the way."""
+
+    def frame(self) -> pd.DataFrame:
+        """The history as a data frame: a row a round, columns such as "accuracy" and "bytes_up"."""
+        history = History()
+        history.rows = self.history
+        return history.frame()
+
+
+def train(
+    problem: Problem,
+    method: Method,
+    *,
+    rounds: int,
+    seed: int = 0,
+    select: Selection | int | None = None,
+    fleet: Fleet | None = None,
+    channel: Channel | None = None,
+    evaluate: Evaluation | Sequence[Evaluation] | None = None,
+    executor: str | Executor = "auto",
+    workers: int | None = None,
+    stack: int | None = None,
+    on_error: Literal["stop", "drop"] = "stop",
+    out: str | Path | None = None,
+    force: bool = False,
+    resume: bool = False,
+    config: dict[str, Any] | None = None,
+    label: str | None = None,
+    progress: Progress | None = None,
+    checkpoint_seconds: float = 30.0,
+    checkpoint_every: int | None = None,
+) -> Run:
+    """Train a method on a problem for so many rounds.
+
+    ``select`` is how clients are chosen: a number of them each round, a Selection, or none for everybody. With
+    ``out`` the run is a folder that can be looked at, resumed and reported on; ``resume=True`` goes on with the run
+    that is there. The result does not depend on the executor, the number of workers, or on having been interrupted.
+
+        data = fedloom.federate(fedloom.load("digits"), clients=20, partition="dirichlet", alpha=0.3)
+        problem = fedloom.Problem(data, fedloom.build_model("mlp", data))
+        run = fedloom.train(problem, fedloom.FedAvg(lr=0.1), rounds=30, select=10)
+        run.frame()["accuracy"]
+    """
+    if rounds < 1:
+        raise RunError(f"rounds = {rounds}: a run has at least one round")
+    setting = Setting(
+        problem=problem,
+        method=method,
+        select=Uniform(select) if isinstance(select, int) else select or All(),
+        fleet=fleet or Fleet(),
+        channel=channel or Channel(),
+        evaluations=_evaluations(evaluate),
+        seed=seed,
+        stack=stack,
+        on_error=on_error,
+    )
+    chosen = executor_for(executor, rounds, workers) if isinstance(executor, str) else executor
+    with ExitStack() as exits:
+        exits.enter_context(one_thread())
+        folder = _folder(out, force, resume, config or _python_config(setting, rounds))
+        if folder is not None:
+            exits.callback(folder.close)
+        saved = checkpoint.load_latest(folder.path) if folder is not None and resume else None
+        store = _store(folder, saved)
+        exits.callback(store.close)
+        exits.callback(chosen.close)
+        engine = Rounds(setting, chosen, store)
+        history = History(folder.file(HISTORY) if folder is not None else None)
+        exits.callback(history.close)
+        walk = _Walk(engine, history, folder, rounds, progress, checkpoint_seconds, checkpoint_every)
+        walk.start(saved)
+        walk.go()
+        summary = walk.summary(label or type(method).__name__.lower())
+        notes = ([saved.note] if saved is not None and saved.note else []) + history.notes
+        theta = method.model(engine.state)
+        return Run(theta, engine.state, history.rows, summary, folder.path if folder is not None else None, notes)
+
+
+class _Walk:
+    """The rounds of one run, with everything that happens between them."""
+
+    def __init__(
+        self,
+        engine: Rounds,
+        history: History,
+        folder: RunFolder | None,
+        rounds: int,
+        progress: Progress | None,
+        checkpoint_seconds: float,
+        checkpoint_every: int | None,
+    ) -> None:
+        self.engine, self.history, self.folder, self.rounds = engine, history, folder, rounds
+        self.progress = progress
+        self.seconds_between, self.rounds_between = checkpoint_seconds, checkpoint_every
+        self.saved_at = time.monotonic()
+        self.verdict: Verdict | None = None
+        self.wall_before = 0.0
+        self.started = time.perf_counter()
+
+    def start(self, saved: checkpoint.Checkpoint | None) -> None:
+        """From the beginning, or from where a checkpoint left off."""
+        if saved is None:
+            if self.folder is not None:
+                self.folder.write_json(DATA, _description(self.engine.setting.problem))
+            self.history.truncate(-1)
+            self._record({**asdict(self.engine.clocks)})
+            self._save()
+            return
+        self.engine.state = saved.groups["state"]
+        self.engine.clocks = Clocks(**saved.meta["clocks"])
+        self.engine.reply_bytes = saved.meta["reply_bytes"]
+        self.wall_before = self.engine.clocks.wall_seconds
+        self.history.truncate(self.engine.clocks.round)
+
+    def go(self) -> None:
+        """All rounds that are left. The first Ctrl-C ends the run after the round that is under way."""
+        with _gentle_interrupt() as interrupted:
+            while self.engine.clocks.round < self.rounds:
+                self._record(self.engine.step())
+                last = self.engine.clocks.round == self.rounds
+                if last or interrupted() or self._save_is_due():
+                    self._save()
+                if interrupted() and not last:
+                    raise Interrupted(self.folder.path if self.folder else None, self.engine.clocks.round)
+
+    def _record(self, row: Row) -> None:
+        """Evaluate what is due, then write the row of the round."""
+        engine = self.engine
+        last = engine.clocks.round == self.rounds
+        for number, evaluation in enumerate(engine.evaluations):
+            if not engine.due(evaluation, last):
+                continue
+            verdict = engine.evaluate(evaluation)
+            if number == 0:
+                row["evaluation"], self.verdict = verdict.summary(), verdict
+            else:
+                row.setdefault("evaluations", {})[evaluation.name] = verdict.summary()
+        measures = engine.measures() if any("evaluation" in key for key in row) else {}
+        if measures:
+            row["measures"] = measures
+        engine.clocks.wall_seconds = self.wall_before + time.perf_counter() - self.started
+        row["wall_seconds"] = engine.clocks.wall_seconds
+        self.history.append(row)
+        if self.progress is not None:
+            self.progress(row, self.rounds)
+
+    def _save_is_due(self) -> bool:
+        if self.folder is None:
+            return False
+        if self.rounds_between is not None:
+            return self.engine.clocks.round % self.rounds_between == 0
+        return time.monotonic() - self.saved_at >= self.seconds_between
+
+    def _save(self) -> None:
+        """The history, then the clients' memory, then the checkpoint that counts on both."""
+        if self.folder is None:
+            return
+        engine = self.engine
+        self.history.flush()
+        groups = {"state": engine.state, "memory": engine.store.commit()}
+        meta = {"clocks": asdict(engine.clocks), "reply_bytes": engine.reply_bytes}
+        checkpoint.save_latest(self.folder.path, groups, meta)
+        engine.store.landed()
+        self.saved_at = time.monotonic()
+
+    def summary(self, label: str) -> dict[str, Any]:
+        """The run in one object, written as summary.json."""
+        engine, setting = self.engine, self.engine.setting
+        if self.verdict is None and engine.evaluations:  # resumed after the last round, before it was summed up
+            self.verdict = engine.evaluate(engine.evaluations[0])
+        spread = self.verdict.summary() if self.verdict is not None else {}
+        theta = setting.method.model(engine.state)
+        clocks = asdict(engine.clocks)
+        summary = {
+            "label": label,
+            "method": type(setting.method).__name__.lower(),
+            "data": setting.problem.data.name,
+            "seed": setting.seed,
+            "rounds": clocks.pop("round"),
+            "metrics": {name: values["weighted"] for name, values in spread.items()},
+            "spread": spread,
+            "theta_sha256": theta_sha256(theta),
+            "parameters": theta.numel(),
+            **clocks,
+            "finished": True,
+            "stack": engine.stack,
+            "executor": engine.executor.name,
+            "fedloom": __version__,
+        }
+        if self.verdict is not None and len(self.verdict.clients) <= _PER_CLIENT_MOST:
+            values = {name: value.tolist() for name, value in self.verdict.values.items()}
+            summary["per_client"] = {"clients": self.verdict.clients.tolist(), **values}
+        if self.folder is not None:
+            self.folder.write_json(SUMMARY, summary)
+        return summary
+
+
+@contextmanager
+def _gentle_interrupt() -> Iterator[Callable[[], bool]]:
+    """Tells whether Ctrl-C was pressed, so that a round is never cut in half; a second one is not held back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    pressed = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+
+    def handle(number: int, frame: object) -> None:
+        if pressed.is_set():
+            raise KeyboardInterrupt
+        pressed.set()
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _folder(out: str | Path | None, force: bool, resume: bool, config: dict[str, Any]) -> RunFolder | None:
+    if out is None:
+        if resume:
+            raise RunError("resume=True needs the folder of the run: give out=…")
+        return None
+    if resume:
+        return RunFolder.open(out)
+    folder = RunFolder.create(out, force)
+    folder.write_toml(CONFIG, config)
+    return folder
+
+
+def _store(folder: RunFolder | None, saved: checkpoint.Checkpoint | None) -> MemoryStore:
+    if folder is not None and saved is not None:
+        return MemoryStore.restore(folder.path, saved.groups["memory"])
+    return MemoryStore(folder.path if folder is not None else None)
+
+
+def _evaluations(evaluate: Evaluation | Sequence[Evaluation] | None) -> Sequence[Evaluation]:
+    if evaluate is None:
+        return (Evaluation(),)
+    return (evaluate,) if isinstance(evaluate, Evaluation) else tuple(evaluate)
+
+
+def _description(problem: Problem) -> dict[str, Any]:
+    from fedloom.data import describe
+
+    return dict(describe(problem.data).record())
+
+
+def _python_config(setting: Setting, rounds: int) -> dict[str, Any]:
+    """For a run that was made from Python: enough to know what it was."""
+    fields = {f.name: getattr(setting.method, f.name) for f in dataclasses.fields(setting.method)}  # type: ignore[arg-type]
+    options = {key: value for key, value in fields.items() if value is not None}
+    return {
+        "made_by": "python",
+        "seed": setting.seed,
+        "rounds": rounds,
+        "data": {"name": setting.problem.data.name},
+        "method": {"name": type(setting.method).__name__.lower(), **options},
+    }

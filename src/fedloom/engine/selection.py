@@ -1,0 +1,108 @@
+"""Who takes part in a round."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedloom.errors import ConfigError
+from fedloom.federation.randomness import Draw
+from fedloom.methods.method import Context
+
+Ints = npt.NDArray[np.int64]
+
+
+class Selection(ABC):
+    """``pick`` chooses among the candidates of a round; the result is in order of client id."""
+
+    @abstractmethod
+    def pick(self, candidates: Ints, ctx: Context) -> Ints:
+        """The ids of those who take part."""
+
+    def check(self, candidates: int) -> None:
+        """Refuses what cannot be, before any work."""
+        wanted = getattr(self, "count", None)
+        if wanted is not None and not 1 <= wanted <= candidates:
+            raise ConfigError(
+                f"selection.per_round = {wanted}, but {candidates} clients can take part; choose 1 to {candidates}"
+            )
+
+
+@dataclass(frozen=True)
+class All(Selection):
+    """Everybody, every round."""
+
+    def pick(self, candidates: Ints, ctx: Context) -> Ints:
+        return candidates
+
+
+@dataclass(frozen=True)
+class Uniform(Selection):
+    """So many clients, each set of them equally likely."""
+
+    count: int
+
+    def pick(self, candidates: Ints, ctx: Context) -> Ints:
+        n = len(candidates)
+        if 2 * self.count > n:
+            keys = ctx.draw.words("select", 0, n)
+            return np.sort(candidates[np.argsort(keys, kind="stable")[: self.count]])
+        return candidates[distinct(self.count, lambda u: (u * n).astype(np.int64), ctx.draw)]
+
+
+@dataclass(frozen=True)
+class BySize(Selection):
+    """So many clients, drawn one after the other with probability proportional to their number of rows."""
+
+    count: int
+
+    def pick(self, candidates: Ints, ctx: Context) -> Ints:
+        sizes = ctx.sizes.numpy()[candidates].astype(np.float64)
+        if 2 * self.count > len(candidates):
+            # Efraimidis and Spirakis: the largest u^(1/w) are a weighted sample without replacement.
+            u = ctx.draw.uniform("select", 0, len(candidates))
+            return np.sort(candidates[np.argsort(np.log1p(-u) / -sizes, kind="stable")[: self.count]])
+        edges = np.cumsum(sizes)
+        return candidates[distinct(self.count, lambda u: np.searchsorted(edges, u * edges[-1], "right"), ctx.draw)]
+
+
+@dataclass(frozen=True)
+class Chosen(Selection):
+    """A user's own rule: a function of the candidates' ids and the context."""
+
+    rule: Callable[[Ints, Context], npt.ArrayLike]
+
+    def pick(self, candidates: Ints, ctx: Context) -> Ints:
+        picked = np.unique(np.asarray(self.rule(candidates, ctx), dtype=np.int64))
+        strangers = np.setdiff1d(picked, candidates)
+        if len(strangers):
+            raise ConfigError(f"the selection rule chose clients {strangers[:5].tolist()}, who cannot take part")
+        return picked
+
+
+def distinct(count: int, place: Callable[[npt.NDArray[np.float64]], Ints], draw: Draw) -> Ints:
+    """The first ``count`` different values of a random sequence, sorted: sampling 100 of 10⁶ never permutes 10⁶."""
+    tries = 2 * count + 16
+    while True:
+        values = place(draw.uniform("select", 0, tries))
+        _, first = np.unique(values, return_index=True)
+        if len(first) >= count:
+            return np.sort(values[np.sort(first)[:count]])
+        tries *= 2
+
+
+def selection_for(name: str, count: int) -> Selection:
+    """The selection of that name."""
+    match name:
+        case "uniform":
+            return Uniform(count)
+        case "size":
+            return BySize(count)
+        case "all":
+            return All()
+        case _:
+            raise ConfigError(f"there is no selection {name!r}; choose one of uniform, size, all")

@@ -1,0 +1,27 @@
+"""What fedloom says when something is wrong: the thing, the place, the remedy."""
+
+from __future__ import annotations
+
+
+class FedloomError(Exception):
+    """Any error that fedloom raises on purpose; its text is meant for the user."""
+
+
+class ConfigError(FedloomError):
+    """A setting that cannot be: an unknown key, a wrong type, an impossible combination."""
+
+
+class DataError(FedloomError):
+    """A data set that is missing, damaged, or does not fit what is asked of it."""
+
+
+class ModelError(FedloomError):
+    """A model that cannot be a function of one vector, or does not fit the data."""
+
+
+class RunError(FedloomError):
+    """A run's folder that is damaged, busy, or already there."""
+
+
+class ClientError(FedloomError):
+    """A client's work failed: says which client, in which round and step, and why."""

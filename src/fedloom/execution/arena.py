@@ -1,0 +1,130 @@
+"""Shared memory that grows: dicts of tensors pass between two processes as offsets into it, not through a pipe."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.errors import RunError
+
+_ALIGN = 64
+_LEAST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Note:
+    """Where a tensor lies in the shared memory."""
+
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Outbox:
+    """The writing end. ``pack`` replaces every tensor in a value by a note of where it lies."""
+
+    def __init__(self) -> None:
+        self.memory: mmap.mmap | None = None
+        self.path: Path | None = None
+        self.used = 0
+
+    def pack(self, value: Any) -> Any:
+        """The value without its tensors, for ``Inbox.unpack``; valid until the next ``pack``."""
+        self._reserve(_size(value))
+        self.used = 0
+        return (str(self.path or ""), self._place(value))
+
+    def close(self) -> None:
+        """Forget the memory; the kernel frees it once nobody looks at it any more."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+        self.memory = self.path = None
+
+    def _reserve(self, size: int) -> None:
+        if not size or (self.memory is not None and len(self.memory) >= size):
+            return
+        self.close()
+        size = max(_LEAST, size + size // 2)
+        handle, name = tempfile.mkstemp(prefix="fedloom-", dir=shared_folder())
+        self.path = Path(name)
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(handle, 0, size)  # an error now, instead of a bus error at the first write
+            else:
+                os.ftruncate(handle, size)
+            self.memory = mmap.mmap(handle, size)
+        except OSError as error:
+            self.close()
+            raise RunError(
+                f"no room for {size >> 20} MiB of shared memory in {shared_folder()} ({error.strerror}); "
+                "use the executor 'serial'"
+            ) from error
+        finally:
+            os.close(handle)
+
+    def _place(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            array = value.detach().contiguous().numpy()
+            note = Note(self.used, array.dtype.str, array.shape)
+            if array.nbytes:
+                _view(self.memory, note)[...] = array
+            self.used += -(-array.nbytes // _ALIGN) * _ALIGN
+            return note
+        if isinstance(value, dict):
+            return {key: self._place(part) for key, part in value.items()}
+        return value
+
+
+class Inbox:
+    """The reading end, one to each outbox: opens whatever memory the writer names.
+
+    It removes the name as soon as it has the memory open, so nothing is left behind if both ends are killed.
+    """
+
+    def __init__(self) -> None:
+        self.memory: mmap.mmap | None = None
+        self.path = ""
+
+    def unpack(self, packed: Any) -> Any:
+        """The value again, its tensors being views of the shared memory."""
+        path, value = packed
+        if path and path != self.path:
+            with open(path, "r+b") as file:
+                self.memory, self.path = mmap.mmap(file.fileno(), 0), path
+            if os.name == "posix":
+                os.unlink(path)
+        return self._read(value)
+
+    def _read(self, value: Any) -> Any:
+        if isinstance(value, Note):
+            if 0 in value.shape:
+                return torch.from_numpy(np.empty(value.shape, value.dtype))
+            return torch.from_numpy(_view(self.memory, value))
+        if isinstance(value, dict):
+            return {key: self._read(part) for key, part in value.items()}
+        return value
+
+
+def shared_folder() -> str:
+    """Where files are memory: /dev/shm, or the temporary folder on systems without it."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+
+
+def _view(memory: mmap.mmap | None, note: Note) -> np.ndarray[Any, Any]:
+    return np.ndarray(note.shape, note.dtype, buffer=memory, offset=note.offset)
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return -(-value.numel() * value.element_size() // _ALIGN) * _ALIGN
+    if isinstance(value, dict):
+        return sum(_size(part) for part in value.values())
+    return 0

@@ -1,0 +1,59 @@
+"""The executor for people who do not want to choose one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+
+from fedloom.execution.executor import Executor, Serial
+from fedloom.execution.processes import Processes, lives_in_main
+from fedloom.execution.worker import Result, Task, Worker
+from fedloom.types import Message
+
+
+class Auto(Executor):
+    """Starts in this process and moves to worker processes once the pace says that it will pay.
+
+    The choice depends on measured time and so on the machine; the results do not, because they are the same bits
+    under every executor.
+    """
+
+    def __init__(
+        self, rounds: int, workers: int | None = None, *, start_seconds: float = 3.0, task_seconds: float = 2e-3
+    ) -> None:
+        """``start_seconds``: what workers cost to start; ``task_seconds``: less is not worth the way to another one."""
+        self.rounds, self.workers = rounds, workers or os.cpu_count() or 1
+        self.start_seconds, self.task_seconds = start_seconds, task_seconds
+        self.inner: Executor = Serial()
+        self.done = 0
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The executor that is at work now."""
+        return self.inner.name
+
+    def open(self, worker: Worker) -> None:
+        self.worker = worker
+        self.inner.open(worker)
+
+    def map(self, function: str, shared: Message, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+        started = time.perf_counter()
+        yield from self.inner.map(function, shared, tasks)
+        if function == "client" and isinstance(self.inner, Serial) and self.workers > 1 and tasks:
+            self.done += 1
+            self._reconsider(time.perf_counter() - started, len(tasks))
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _reconsider(self, seconds: float, stacks: int) -> None:
+        share = min(self.workers, stacks)
+        saved = (self.rounds - self.done) * seconds * (1 - 1 / share)
+        if seconds / stacks < self.task_seconds or saved < self.start_seconds:
+            return
+        if lives_in_main(self.worker):
+            self.workers = 1  # what only the user's script knows stays in the user's process
+            return
+        self.inner = Processes(share)
+        self.inner.open(self.worker)

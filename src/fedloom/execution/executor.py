@@ -1,0 +1,61 @@
+"""The executors' common face: run one of the worker's functions on many stacks, results in the order of the tasks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from fedloom.execution.worker import Result, Task, Worker
+from fedloom.types import Message
+
+
+class Executor(ABC):
+    """Where the clients' work is done. Results do not depend on it: the same tasks give the same bits anywhere."""
+
+    name: str
+
+    @abstractmethod
+    def open(self, worker: Worker) -> None:
+        """Make ready to work for this problem, method and channel."""
+
+    @abstractmethod
+    def map(self, function: str, shared: Message, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+        """Run a function of the worker on each task; pairs of the task's number and its result, as they are ready.
+
+        A result's tensors are valid until the next one is taken.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back every process and all memory."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One torch thread for the time being: sums and convolutions depend on how many there are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Serial(Executor):
+    """In this process, one stack after the other."""
+
+    name = "serial"
+
+    def open(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def map(self, function: str, shared: Message, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+        run = getattr(self.worker, function)
+        for number, task in enumerate(tasks):
+            yield number, run(shared, task)
+
+    def close(self) -> None:
+        """Nothing was taken."""

@@ -1,0 +1,196 @@
+"""What a worker does with one stack of clients: the client's half of a round, an evaluation, a measurement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.channel import Channel
+from fedloom.errors import ClientError
+from fedloom.federation.device import Device
+from fedloom.federation.metrics import Predictions, loss_metric, metrics_for
+from fedloom.federation.problem import Problem
+from fedloom.federation.randomness import Draw
+from fedloom.methods.method import Method, stateful
+from fedloom.types import Memory, Message, State, Vector
+
+Task = dict[str, Any]
+"""Arguments of one of the worker's functions: tensors, arrays, numbers and words, or dicts of tensors."""
+Result = dict[str, Any]
+
+_EVALUATION_NUMBERS = 16_000_000  # numbers of x that one forward pass of an evaluation reads at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Worker:
+    """The problem, the method and the channel, as every process has them; it keeps nothing between calls."""
+
+    problem: Problem
+    method: Method
+    channel: Channel
+    seed: int
+
+    def client(self, shared: Message, task: Task) -> Result:
+        """The clients of a stack do their part of a round; the memory that they return is provisional.
+
+        When a stack fails its clients are tried one by one, to know whose fault it was: the first is named in the
+        error, or, if the run is to go on, those who fail are marked and the others' replies taken.
+        """
+        try:
+            return self._client(shared, task)
+        except Exception as error:
+            if len(task["clients"]) == 1 and not task["drop"]:
+                raise self._named(error, task) from error
+        alone: list[Result | None] = []
+        for i in range(len(task["clients"])):
+            own = _one(task, i)
+            try:
+                alone.append(self._client(shared, own))
+            except Exception as error:
+                if not task["drop"]:
+                    raise self._named(error, own) from error
+                alone.append(None)
+        return _joined(alone)
+
+    def _client(self, shared: Message, task: Task) -> Result:
+        ids = task["clients"]
+        draw = Draw(self.seed, task["round"])
+        device = self.problem.device(ids, draw, effort=task.get("effort"), budget=task.get("budget"))
+        received = {**shared, **task.get("unicast", {})}
+        task["device"] = device
+        reply, memory = self.method.client(device, received, self._memory(device, received, task))
+        sent, size = self.channel.up(reply, ids, draw)
+        finite = torch.ones(len(ids), dtype=torch.bool)
+        for value in sent.values():
+            if value.is_floating_point():
+                # A sum is finite only if all its terms are: one pass, no mask of the whole message.
+                finite &= torch.isfinite(value.reshape(len(ids), -1).sum(1))
+        return {"sent": sent, "memory": memory, "bytes": size, "evaluations": device.evaluations, "finite": finite}
+
+    def _named(self, error: Exception, task: Task) -> ClientError:
+        label = self.problem.data.label(int(task["clients"][0]))
+        step = task["device"].step if "device" in task else 0
+        where = f"round {task['round'] + 1}" + (f", local step {step}" if step else "")
+        return ClientError(f"client {label} failed in {where}: {type(error).__name__}: {error}")
+
+    def evaluate(self, shared: State, task: Task) -> Result:
+        """Each metric for each client of the stack, with the server's model, the client's own, or an adapted one."""
+        ids = task["clients"]
+        device = self.problem.device(ids, Draw(self.seed, task["round"]))
+        split, which = task["split"], task["model"]
+        theta = self.method.model(shared)
+        if which != "global":
+            received = self.method.broadcast(shared, torch.from_numpy(ids))
+            received |= self.method.unicast(shared, torch.from_numpy(ids))
+            theta = self.method.personal(device, shared, self._memory(device, received, task))
+        if which == "adapted":
+            theta = self.method.adapt(device, theta, task["adapt_lr"], task["adapt_steps"], task["adapt_split"])
+        predictions = self._predict(device, theta, split)
+        metrics = [*metrics_for(self.problem.data.task, task["metrics"]), loss_metric(self.problem.loss)]
+        values = {metric.name: metric.values(predictions) for metric in metrics}
+        if "reference" in task:
+            other = self._predict(device, task["reference"], split)
+            apart = torch.linalg.vector_norm(predictions.out - other.out, dim=-1).double()
+            sums = torch.zeros(len(ids), dtype=torch.float64).index_add_(0, predictions.owner, apart)
+            values["fidelity"] = sums / predictions.counts
+        return {"values": values, "counts": predictions.counts}
+
+    def measure(self, shared: Message, task: Task) -> Result:
+        """What the method wants measured on each client of the stack."""
+        ids = task["clients"]
+        device = self.problem.device(ids, Draw(self.seed, task["round"]))
+        received = {**shared, **task.get("unicast", {})}
+        return {"values": self.method.measure(device, received, self._memory(device, received, task))}
+
+    def _memory(self, device: Device, received: Message, task: Task) -> Memory:
+        """The clients' memory as columns; those that come for the first time make theirs now."""
+        if not stateful(self.method):
+            return {}
+        known = task["known"]
+        if bool(known.all()):
+            return dict(task["memory"])
+        fresh = ~known
+        shared = {key: value for key, value in received.items() if key not in task.get("unicast", {})}
+        own = {key: value[fresh] for key, value in task.get("unicast", {}).items()}
+        newcomers = self.problem.device(device.clients[fresh.numpy()], device.draw)
+        made = self.method.client_init(newcomers, {**shared, **own})
+        if bool(fresh.all()):
+            return made
+        memory = {}
+        for key, value in made.items():
+            old = task["memory"][key]
+            width = max(old.shape[1], value.shape[1]) if old.dim() > 1 else None
+            column = old.new_zeros(len(known), *((width, *old.shape[2:]) if width is not None else ()))
+            for rows, part in ((known, old), (fresh, value)):
+                if width is not None and part.shape[1] < width:
+                    part = torch.cat([part, part.new_zeros(len(part), width - part.shape[1], *part.shape[2:])], 1)
+                column[rows] = part
+            memory[key] = column
+        return memory
+
+    def _predict(self, device: Device, theta: Vector, split: str) -> Predictions:
+        sizes = device.sizes(split)
+        counts = torch.from_numpy(sizes)
+        owner = torch.repeat_interleave(torch.arange(len(sizes)), counts)
+        owned = self.problem.data.splits[split]
+        starts = owned.offsets.numpy()[device.clients]
+        inside = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        rows = owned.resolve(torch.from_numpy(np.repeat(starts, sizes) + inside))
+        y = self.problem.y.index_select(0, rows)
+        with torch.no_grad():
+            out = self._outputs(theta, rows, counts)
+        return Predictions(out, y, owner, counts, self.problem.data.task, self.problem.loss.threshold)
+
+    def _outputs(self, theta: Vector, rows: Tensor, counts: Tensor) -> Tensor:
+        """One model for all rows, or one for each client."""
+        x = self.problem.x
+        if theta.dim() == 1:
+            block = max(1, _EVALUATION_NUMBERS // max(1, x[:1].numel()))
+            parts = [self.problem.model(theta, x[part]) for part in torch.split(rows, block)]
+        else:
+            own = torch.split(rows, counts.tolist())
+            parts = [self.problem.model(one, x[part]) for one, part in zip(theta, own, strict=True)]
+        return torch.cat(parts) if parts else x.new_zeros(0, self.problem.data.outputs)
+
+
+def _one(task: Task, i: int) -> Task:
+    """The same task for the i-th client of the stack alone."""
+    own = {**task, "clients": task["clients"][i : i + 1]}
+    for key in ("effort", "budget"):
+        if key in task:
+            own[key] = task[key][i : i + 1]
+    if "unicast" in task:
+        own["unicast"] = {key: value[i : i + 1] for key, value in task["unicast"].items()}
+    if "known" in task:
+        own["known"] = task["known"][i : i + 1]
+        at = int(task["known"][:i].sum())
+        own["memory"] = {key: value[at : at + int(own["known"][0])] for key, value in task["memory"].items()}
+    return own
+
+
+def _joined(alone: list[Result | None]) -> Result:
+    """Results of single clients as that of a stack; who has none is marked as not finite."""
+    found = [result for result in alone if result is not None]
+    good = torch.tensor([result is not None for result in alone])
+
+    def column(part: str, key: str) -> Tensor:
+        rows: list[Tensor] = [result[part][key][0] for result in found]
+        whole = rows[0].new_zeros(len(alone), *(max(row.shape[d] for row in rows) for d in range(rows[0].dim())))
+        for at, row in zip(torch.nonzero(good).flatten().tolist(), rows, strict=True):
+            whole[(at, *(slice(0, length) for length in row.shape))] = row
+        return whole
+
+    finite, evaluations = torch.zeros(len(alone), dtype=torch.bool), np.zeros(len(alone), dtype=np.int64)
+    finite[good] = torch.tensor([bool(result["finite"][0]) for result in found], dtype=torch.bool)
+    evaluations[good.numpy()] = [result["evaluations"][0] for result in found]
+    return {
+        "sent": {key: column("sent", key) for key in found[0]["sent"]} if found else {},
+        "memory": {key: column("memory", key) for key in found[0]["memory"]} if found else {},
+        "bytes": found[0]["bytes"] if found else 0,
+        "evaluations": evaluations,
+        "finite": finite,
+    }

@@ -1,0 +1,24 @@
+"""Experiments: settings from a file, from flags or from both, checked as a whole, and the runs that they make.
+
+from fedloom.experiment import Experiment
+experiment = Experiment.load("experiment.toml", {"method.lr": 0.05})
+run = experiment.run("runs/mine")
+"""
+
+from fedloom.experiment.experiment import Experiment, Shelf
+from fedloom.experiment.forms import Form
+from fedloom.experiment.gradients import gradient_measures
+from fedloom.experiment.sections import method_form
+from fedloom.experiment.settings import Override, Settings, parse_set, parse_value
+
+__all__ = [
+    "Experiment",
+    "Form",
+    "Override",
+    "Settings",
+    "Shelf",
+    "gradient_measures",
+    "method_form",
+    "parse_set",
+    "parse_value",
+]

@@ -1,0 +1,187 @@
+"""The [data] section: which table, who gets which of its rows, and how each client's rows are split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Interval
+
+from fedloom.data import SOURCES, STEPS, Table, federate, load, load_file
+from fedloom.experiment.faults import Faults
+from fedloom.experiment.forms import Form, spoken
+from fedloom.experiment.words import hint
+from fedloom.federation.data import FederatedData
+from fedloom.types import Count, Fraction
+
+Share = Annotated[float, Interval(ge=0, lt=1)]
+_BY_LABEL = {"classes", "dirichlet"}
+
+
+@dataclass(frozen=True)
+class Division:
+    """What every data set can be asked: how many clients, and what is kept for what."""
+
+    clients: Count | None = None
+    """How many clients; none: 20, or all that the data come with."""
+    partition: Sequence[str] | None = None
+    """Who owns which rows; several names combine. None: the data's own clients where there are any, else iid."""
+    seed: int | None = None
+    """The seed of the partition and of made data; none: the experiment's."""
+    test: Share | Literal["published"] = 0.2
+    """The share of each client's rows for its test, or "published": the publisher's test rows."""
+    support: Fraction | None = 0.5
+    """The share of the train (and of the test) rows for adaptation; none: no such splits."""
+    target: Share = 0.0
+    """The share of clients that never train and are there to be judged on."""
+    source_classes: Sequence[int | str] | None = None
+    """The classes that training clients may hold; none: all."""
+    target_classes: Sequence[int | str] | None = None
+    """The classes that target clients may hold; none: all."""
+    chronological: bool = False
+    """Test on each client's last rows rather than on a random sample."""
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    """A data set and its division, checked as far as that goes without the rows."""
+
+    name: str
+    path: Path | None
+    options: dict[str, Any]
+    """Of the function that loads the table."""
+    steps: dict[str, Any]
+    """Of the partition's steps."""
+    division: Division
+
+    def load(self, seed: int) -> Table:
+        """The table, before anybody owns its rows."""
+        if self.path is not None:
+            return load_file(self.path, name=self.name, **self.options)
+        given = {"seed": self._seed(seed), "clients": self.division.clients}
+        own = {key: given[key] for key in SOURCES[self.name].options if key in given and given[key] is not None}
+        return load(self.name, **self.options, **own)
+
+    def federate(self, table: Table, seed: int) -> FederatedData:
+        """Each client's rows, split."""
+        d = self.division
+        return federate(
+            table,
+            clients=d.clients,
+            partition=d.partition,
+            seed=self._seed(seed),
+            test=d.test,
+            support=d.support,
+            target=d.target,
+            source_classes=d.source_classes,
+            target_classes=d.target_classes,
+            chronological=d.chronological,
+            **self.steps,
+        )
+
+    def check(self, table: Table, faults: Faults) -> None:
+        """What the rows do not allow, said of the key that asks for it; the partition itself checks the rest."""
+        d, steps = self.division, self._steps(table)
+        if d.clients is not None and d.clients > len(table):
+            faults.add(("data", "clients"), f"cannot be: the data have {len(table)} rows")
+        if table.labels is None and _BY_LABEL & set(steps):
+            faults.add(
+                ("data", "partition"), f"needs a class for each row, but this is a {table.task} task; use iid or time"
+            )
+        if table.groups is None and "natural" in steps:
+            faults.add(("data", "partition"), "cannot be: these data come without clients of their own")
+        if "classes" in steps and table.labels is not None:
+            present = len(table.labels.unique())
+            if not 1 <= self.steps.get("classes_per_client", 2) <= present:
+                faults.add(
+                    ("data", "classes_per_client"), f"cannot be: the data have {present} classes; choose 1 to {present}"
+                )
+        if d.test == "published" and table.published_split is None:
+            faults.add(("data", "test"), "cannot be: these data have no published test rows; give a share, such as 0.2")
+
+    def resolved(self, table: Table, data: FederatedData) -> dict[str, Any]:
+        """The whole section as it would have to be written to get exactly these data."""
+        steps = self._steps(table)
+        partition = steps[0] if len(steps) == 1 else list(steps)
+        source = {"name": self.name} | ({} if self.path is None else {"path": str(self.path.resolve())})
+        values = vars(self.division) | {"clients": data.clients, "partition": partition}
+        return (
+            source
+            | spoken(self.options, _loader_form(self))
+            | spoken(values, DIVISION)
+            | spoken(self.steps, _steps_form(steps))
+        )
+
+    def _seed(self, seed: int) -> int:
+        return seed if self.division.seed is None else self.division.seed
+
+    def _steps(self, table: Table) -> tuple[str, ...]:
+        return tuple(self.division.partition or (("iid",) if table.groups is None else ("natural",)))
+
+
+DIVISION = Form.of(Division, "the data")
+
+
+def read_data(values: dict[str, Any], faults: Faults) -> DataPlan | None:
+    """The plan that a [data] section makes; None when something is wrong with it."""
+    values = dict(values)
+    name, path = values.pop("name", None), values.pop("path", None)
+    if not _is_text(("name", name), faults) or not _is_text(("path", path), faults):
+        return None
+    if path is None and (name or "digits") not in SOURCES:
+        faults.add(("data", "name"), f"is no data set; {hint(str(name), SOURCES)}")
+        return None
+    loader = _file_form() if path is not None else _source_form(name or "digits")
+    partition = values.get("partition") or []
+    steps = [partition] if isinstance(partition, str) else partition if isinstance(partition, list) else []
+    unknown = [step for step in steps if step not in list(STEPS)]
+    for step in unknown:
+        faults.add(("data", "partition"), f"is no partition; {hint(str(step), STEPS)}")
+    stepped = _steps_form([step for step in steps if step not in unknown])
+    form = DIVISION.joined(stepped).joined(loader)
+    read, wrong = form.read(values)
+    for key, what in wrong.items():
+        faults.add(("data", key), _home(key) if key not in form.fields and _home(key) else what)
+    if wrong or unknown:
+        return None
+    return DataPlan(
+        name or ("digits" if path is None else Path(path).stem),
+        None if path is None else (faults.settings.folder_of(("data", "path")) / path),
+        {key: read[key] for key in loader.fields if key not in stepped.fields and key not in DIVISION.fields},
+        {key: read[key] for key in stepped.fields},
+        Division(**{key: read[key] for key in DIVISION.fields}),
+    )
+
+
+def _is_text(pair: tuple[str, Any], faults: Faults) -> bool:
+    if pair[1] is not None and not isinstance(pair[1], str):
+        faults.add(("data", pair[0]), "should be a text")
+        return False
+    return True
+
+
+def _home(key: str) -> str:
+    """Which partition would have such an option."""
+    homes = [name for name in STEPS if key in _steps_form([name]).fields]
+    return f"is an option of partition = {' or '.join(map(repr, homes))}, which is not chosen" if homes else ""
+
+
+def _source_form(name: str) -> Form:
+    return Form.of(SOURCES[name].load, f"the data {name!r}")
+
+
+def _file_form() -> Form:
+    return Form.of(load_file, "data from a file", skip=("path", "name"))
+
+
+def _loader_form(plan: DataPlan) -> Form:
+    return _source_form(plan.name) if plan.path is None else _file_form()
+
+
+def _steps_form(steps: Sequence[str]) -> Form:
+    form = Form("the partition", {})
+    for step in steps:
+        form = form.joined(Form.of(STEPS[step], step))
+    return form

@@ -1,0 +1,233 @@
+"""An experiment: everything that a run needs, from a file, flags or both, checked before any work is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import torch
+
+from fedloom.data import Table
+from fedloom.engine.run import Progress, Run, train
+from fedloom.experiment.data import DataPlan, read_data
+from fedloom.experiment.faults import Faults, about
+from fedloom.experiment.forms import Form, spoken
+from fedloom.experiment.sections import (
+    SECTIONS,
+    Execution,
+    ModelPlan,
+    Top,
+    method_form,
+    read_channel,
+    read_evaluations,
+    read_execution,
+    read_fleet,
+    read_method,
+    read_model,
+    read_selection,
+    read_top,
+    resolved_evaluation,
+)
+from fedloom.experiment.settings import Override, Settings
+from fedloom.federation.data import SOURCE, FederatedData
+from fedloom.federation.losses import loss_for
+from fedloom.federation.metrics import metrics_for
+from fedloom.federation.networks import build_model
+from fedloom.federation.problem import Problem
+from fedloom.methods import Method
+
+T = TypeVar("T")
+
+
+class Shelf:
+    """Keeps the last thing of each kind, for experiments on the same data that are run one after the other."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[Any, Any]] = {}
+
+    def get(self, kind: str, key: Any, make: Callable[[], T]) -> T:
+        """The thing that was made for this key last time, or a new one in its place."""
+        if kind not in self._kept or self._kept[kind][0] != key:
+            self._kept.pop(kind, None)
+            self._kept[kind] = (key, make())
+        thing: T = self._kept[kind][1]
+        return thing
+
+
+class Experiment:
+    """Settings that were found to be possible, and the run that they make.
+
+    What can be checked without the data is checked when an experiment is made, the rest by ``check`` (or at the latest
+    by ``run``, before its folder is made). Either way all that is wrong is said at once: key, place, remedy.
+    """
+
+    top: Top
+    data_plan: DataPlan
+    model_plan: ModelPlan
+    execution: Execution
+    method: Method
+    method_name: str
+
+    def __init__(self, settings: Settings, shelf: Shelf | None = None) -> None:
+        self.settings, self.shelf = settings, shelf or Shelf()
+        faults = Faults(settings)
+        values = {key: _section(settings.values, key, faults) for key in SECTIONS if key not in ("channel", "evaluation")}
+        top = read_top(settings.values, faults)
+        plan = read_data(values["data"], faults)
+        model = read_model(values["model"], faults)
+        self.method_name, method = read_method(values["method"], faults)
+        selection = read_selection(values["selection"], faults)
+        fleet = read_fleet(values["fleet"], faults)
+        channel = read_channel(settings.values.get("channel", []), faults)
+        targets = plan is None or plan.division.target > 0
+        self.evaluations = read_evaluations(settings.values.get("evaluation"), targets, faults)
+        execution = read_execution(values["execution"], faults)
+        if channel is not None and method is not None:
+            with faults.collecting(("channel",)):
+                channel[0].check(self.method_name, method.exact)
+        faults.stop()
+        assert top and plan and model and method and selection and fleet and channel and execution
+        self.top, self.data_plan, self.model_plan, self.execution, self.method = top, plan, model, execution, method
+        self.selection, (self.fleet, self._fleet_written) = selection, fleet
+        self.channel, self._channel_written = channel
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path | None = None,
+        overrides: Iterable[Override] | Mapping[str, Any] = (),
+        shelf: Shelf | None = None,
+    ) -> Self:
+        """The experiment of a file (none: all defaults), with some settings changed: ``{"method.lr": 0.1}``."""
+        if isinstance(overrides, Mapping):
+            overrides = [Override(key, value, f"{key} = {value!r}") for key, value in overrides.items()]
+        return cls(Settings.read(None if path is None else Path(path), overrides), shelf)
+
+    @cached_property
+    def table(self) -> Table:
+        """All rows, before anybody owns them."""
+        plan, seed = self.data_plan, self.top.seed
+        key = (plan.name, plan.path, plan.options, plan.division.clients, plan.division.seed, seed)
+        with about(self.settings, ("data", "path"), ("data", "name"), ("data",)):
+            return self.shelf.get("table", key, lambda: plan.load(seed))
+
+    @cached_property
+    def data(self) -> FederatedData:
+        """Who has which rows."""
+        faults = Faults(self.settings)
+        self.data_plan.check(self.table, faults)
+        faults.stop()
+        with about(self.settings, ("data", "partition"), ("data",)):
+            return self.shelf.get(
+                "data",
+                (self.data_plan, self.top.seed),
+                lambda: self.data_plan.federate(self.table, self.top.seed),
+            )
+
+    @cached_property
+    def problem(self) -> Problem:
+        """What is to be learnt: the clients' data, the model, the loss."""
+        plan = self.model_plan.settled(self.data)
+        assert plan.name is not None
+        name, dtype = plan.name, getattr(torch, self.top.dtype)
+        with about(self.settings, ("model", "name"), ("model",), ("data", "name")):
+            return self.shelf.get(
+                "problem",
+                (self.data_plan, self.top.seed, plan, dtype),
+                lambda: Problem(self.data, build_model(name, self.data, **plan.options), plan.loss, dtype),
+            )
+
+    @property
+    def candidates(self) -> int:
+        """How many clients can take part in a round."""
+        return len(self.data.with_role(SOURCE))
+
+    def check(self) -> None:
+        """All that remains to be checked once the data are there; loads them."""
+        faults = Faults(self.settings)
+        name, count = self.selection.settled(self.candidates)
+        if count > self.candidates:
+            faults.add(
+                ("selection", "per_round"),
+                f"cannot be: {self.candidates} clients can take part; choose 1 to {self.candidates}",
+            )
+        with faults.collecting(("model", "loss")):
+            loss_for(self.data.task, self.model_plan.loss)
+        several = isinstance(self.settings.values.get("evaluation"), list)
+        for index, evaluation in enumerate(self.evaluations):
+            at = ("evaluation", index) if several else ("evaluation",)
+            with faults.collecting((*at, "metrics")):
+                metrics_for(self.data.task, evaluation.metrics)
+                with faults.collecting((*at, "split"), ("data", "test"), at):
+                    evaluation.check(self.data)
+        faults.stop()
+        _ = self.problem
+
+    def resolved(self) -> dict[str, Any]:
+        """Every setting of this run, with nothing left open: as a file, it gives the same bits again."""
+        self.check()
+        evaluations = [
+            resolved_evaluation(e, [m.name for m in metrics_for(self.data.task, e.metrics)]) for e in self.evaluations
+        ]
+        channel = {"channel": self._channel_written} if self._channel_written else {}
+        return {
+            **spoken(vars(self.top), Form.of(Top, "")),
+            "data": self.data_plan.resolved(self.table, self.data),
+            "model": self.model_plan.settled(self.data).resolved(self.problem.loss.name),
+            "method": {"name": self.method_name, **spoken(vars(self.method), method_form(self.method_name))},
+            "selection": self.selection.resolved(self.candidates),
+            "fleet": self._fleet_written,
+            **channel,
+            "evaluation": evaluations[0] if len(evaluations) == 1 else evaluations,
+            "execution": spoken(vars(self.execution), Form.of(Execution, "")),
+        }
+
+    def arguments(self) -> dict[str, Any]:
+        """What ``train`` is to be called with, beside the problem and the method."""
+        return {
+            "rounds": self.top.rounds,
+            "seed": self.top.seed,
+            "select": self.selection.make(self.candidates),
+            "fleet": self.fleet,
+            "channel": self.channel,
+            "evaluate": self.evaluations,
+            **vars(self.execution),
+        }
+
+    def run(
+        self,
+        out: str | Path | None = None,
+        *,
+        force: bool = False,
+        resume: bool = False,
+        progress: Progress | None = None,
+        label: str | None = None,
+    ) -> Run:
+        """Run it; with ``out`` into a folder, or with ``resume`` on from where the folder's run stopped."""
+        config = self.resolved()
+        return train(
+            self.problem,
+            self.method,
+            out=out,
+            force=force,
+            resume=resume,
+            config=config,
+            label=label or self.label,
+            progress=progress,
+            **self.arguments(),
+        )
+
+    @property
+    def label(self) -> str:
+        """What the run is called in reports."""
+        return self.top.name or self.method_name
+
+
+def _section(values: Mapping[str, Any], key: str, faults: Faults) -> dict[str, Any]:
+    section = values.get(key, {})
+    if isinstance(section, dict):
+        return section
+    faults.add((key,), f"should be a table: write [{key}] above its keys")
+    return {}

@@ -1,0 +1,55 @@
+"""Everything that is wrong with an experiment, gathered, and then said at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fedloom.errors import ConfigError, FedloomError
+from fedloom.experiment.lines import Key
+from fedloom.experiment.settings import Settings
+from fedloom.experiment.words import value_text
+
+
+class Faults:
+    """What is wrong: each with its key, its value and the place where it was set."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.texts: list[str] = []
+
+    def add(self, key: Key, what: str) -> None:
+        """One more; ``what`` goes on after the key and its value ("should be a number above 0")."""
+        name = ".".join(map(str, key))
+        value = self.settings.get(key)
+        shown = "" if value is None or isinstance(value, dict) else f" = {value_text(value)}"
+        place = self.settings.place(key)
+        self.texts.append(f"{f'{place}: ' if place else ''}{name}{shown} {what}")
+
+    @contextmanager
+    def collecting(self, *keys: Key) -> Iterator[None]:
+        """An error inside the block is about the first of these keys that the user has set, else about the first."""
+        try:
+            yield
+        except FedloomError as error:
+            given = [key for key in keys if self.settings.get(key) is not None]
+            self.add((given or list(keys))[0], f"cannot be: {error}")
+
+    def stop(self) -> None:
+        """Raise what was found, if anything was."""
+        if len(self.texts) == 1:
+            raise ConfigError(self.texts[0])
+        if self.texts:
+            raise ConfigError("\n".join([f"{len(self.texts)} settings cannot be:", *(f"  {t}" for t in self.texts)]))
+
+
+@contextmanager
+def about(settings: Settings, *keys: Key) -> Iterator[None]:
+    """An error inside the block is about the first of these keys that the user has set: say where that is."""
+    try:
+        yield
+    except FedloomError as error:
+        for key in keys:
+            if key in settings.places:
+                raise type(error)(f"{settings.places[key]}: {'.'.join(map(str, key))}: {error}") from error
+        raise

@@ -1,0 +1,70 @@
+"""Where each key of a TOML text stands, which Python's own reader does not tell."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+Key = tuple[str | int, ...]
+"""The way to a value: names of tables and keys, and places in lists."""
+
+
+def key_lines(text: str) -> dict[Key, int]:
+    """The line, counted from 1, of every key and every table header of a valid TOML text."""
+    found: dict[Key, int] = {}
+    table: Key = ()
+    arrays: dict[Key, int] = {}
+    for line, statement in _statements(text):
+        parsed = tomllib.loads(statement)
+        if statement.lstrip().startswith("["):
+            table = _table(next(_paths(parsed)), arrays, repeated=statement.lstrip().startswith("[["))
+            found.setdefault(table, line)
+        else:
+            for path in _paths(parsed):
+                for depth in range(1, len(path) + 1):
+                    found.setdefault((*table, *path[:depth]), line)
+    return found
+
+
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """Each header and each ``key = value`` with its first line; one goes on until it is valid TOML by itself."""
+    waiting, start = "", 0
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
+        if not waiting:
+            start = number
+        waiting = f"{waiting}\n{line}" if waiting else line
+        if not waiting.strip() or waiting.lstrip().startswith("#"):
+            waiting = ""
+        elif _complete(waiting):
+            yield start, waiting
+            waiting = ""
+
+
+def _complete(statement: str) -> bool:
+    try:
+        tomllib.loads(statement)
+    except tomllib.TOMLDecodeError:
+        return False
+    return True
+
+
+def _paths(table: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """The ways to the ends of a nested table; a header's table is empty at its end."""
+    for key, value in table.items():
+        if isinstance(value, dict) and value:
+            yield from ((key, *rest) for rest in _paths(value))
+        else:
+            yield (key,)
+
+
+def _table(path: tuple[str, ...], arrays: dict[Key, int], repeated: bool) -> Key:
+    """The place of a header: [x.y] below [[x]] is in the last x; each [[x]] is one more."""
+    place: Key = ()
+    for depth, name in enumerate(path, 1):
+        place = (*place, name)
+        if repeated and depth == len(path):
+            arrays[place] = arrays.get(place, -1) + 1
+        if place in arrays:
+            place = (*place, arrays[place])
+    return place

@@ -1,0 +1,294 @@
+"""The other sections: the top of the file, and [model], [method], [selection], [fleet], [[channel]], [evaluation], [execution].
+
+Each function reads one section, adds to the faults what cannot be, and returns what the section means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from fedloom.channel import TRANSFORMS, Channel, Transform
+from fedloom.engine.evaluation import Evaluation
+from fedloom.engine.fleet import FLEETS, Distribution, Fleet
+from fedloom.engine.selection import Selection, selection_for
+from fedloom.experiment.faults import Faults
+from fedloom.experiment.forms import Field, Form, spoken
+from fedloom.experiment.lines import Key
+from fedloom.experiment.words import hint
+from fedloom.federation.data import FederatedData
+from fedloom.federation.losses import LOSSES
+from fedloom.federation.metrics import METRICS
+from fedloom.federation.networks import NETWORKS
+from fedloom.methods import REGISTER, Method
+from fedloom.types import Count, Fraction, NonNegative
+
+ALL_UP_TO, USUAL = 20, 10
+"""Unless a number is given, everybody takes part in a round where clients are at most 20, and 10 of them otherwise."""
+SPLITS = ("train", "test", "support", "query", "test-support", "test-query")
+SECTIONS = ("data", "model", "method", "selection", "fleet", "channel", "evaluation", "execution")
+
+
+@dataclass(frozen=True)
+class Top:
+    """What stands before the first section."""
+
+    name: str | None = None
+    """What the run is called in reports; none: as its method."""
+    seed: int = 0
+    """Of everything that is random."""
+    rounds: Count = 50
+    """How many rounds."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """The numbers of the model."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Where the work is done, and what happens when something goes wrong."""
+
+    executor: Literal["auto", "serial", "processes"] = "auto"
+    """In this process, in worker processes, or whichever is faster; the results are the same."""
+    workers: Count | None = None
+    """How many worker processes; none: one for each core."""
+    stack: Count | None = None
+    """Clients computed together; none: what suits model, data and method."""
+    on_error: Literal["stop", "drop"] = "stop"
+    """A client that fails: the run stops, or goes on without its reply."""
+    checkpoint_every: Count | None = None
+    """Rounds between checkpoints; none: by the clock."""
+    checkpoint_seconds: NonNegative = 30.0
+    """Seconds between checkpoints, unless they go by rounds."""
+
+
+@dataclass(frozen=True)
+class SelectionPlan:
+    """Who takes part in a round, before it is known how many clients there are."""
+
+    name: Literal["uniform", "size", "all"] | None = None
+    """Each client as likely as any other, in proportion to its rows, or everybody."""
+    per_round: Count | None = None
+    """How many clients take part in a round."""
+    fraction: Fraction | None = None
+    """Which share of the clients takes part in a round."""
+
+    def settled(self, clients: int) -> tuple[str, int]:
+        """The selection's name and the number a round, for so many clients."""
+        wanted = self.per_round
+        if self.fraction is not None:
+            wanted = max(1, round(self.fraction * clients))
+        if self.name == "all" or (wanted is None and clients <= ALL_UP_TO):
+            return "all", clients
+        return self.name or "uniform", wanted or USUAL
+
+    def make(self, clients: int) -> Selection:
+        """The selection."""
+        return selection_for(*self.settled(clients))
+
+    def resolved(self, clients: int) -> dict[str, Any]:
+        """The section with nothing left open."""
+        name, count = self.settled(clients)
+        return {"name": name} if name == "all" else {"name": name, "per_round": count}
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """A network by name (none: what suits the data), its options, and the loss."""
+
+    name: str | None
+    options: dict[str, Any]
+    loss: str
+
+    def settled(self, data: FederatedData) -> ModelPlan:
+        """With a network chosen: linear for regression and for few features, else an mlp with one hidden layer."""
+        if self.name is not None:
+            return self
+        small = data.task == "regression" or data.x[0].numel() < 30
+        name = "linear" if small else "mlp"
+        return replace(self, name=name, options=network_form(name).read({})[0])
+
+    def resolved(self, loss: str) -> dict[str, Any]:
+        """The section with nothing left open."""
+        assert self.name is not None
+        form = network_form(self.name) if self.name in NETWORKS else Form("", {})
+        return {"name": self.name, "loss": loss, **spoken(self.options, form)}
+
+
+def read_top(values: Mapping[str, Any], faults: Faults) -> Top | None:
+    """What stands before the first section; also refuses sections that do not exist."""
+    own = {key: value for key, value in values.items() if key not in SECTIONS}
+    top = Form.of(Top, "an experiment")
+    read, wrong = top.read(own)
+    for key, what in wrong.items():
+        unknown = key not in top.fields
+        faults.add((key,), f"is no setting or section of an experiment; {hint(key, [*top.fields, *SECTIONS])}" if unknown else what)
+    return None if wrong else Top(**read)
+
+
+def read_method(values: dict[str, Any], faults: Faults) -> tuple[str, Method | None]:
+    """The method's name, and the method."""
+    name = _name(values, ("method",), REGISTER, "method", faults, "fedavg")
+    if name is None:
+        return "", None
+    read = _read(values, ("method",), method_form(name), faults)
+    return name, None if read is None else REGISTER[name].cls(**read)
+
+
+def read_model(values: dict[str, Any], faults: Faults) -> ModelPlan | None:
+    """The network by name, its options, the loss."""
+    options = {key: value for key, value in values.items() if key not in ("name", "loss")}
+    loss = values.get("loss", "auto")
+    if loss not in (known := ["auto", *LOSSES]):
+        faults.add(("model", "loss"), f"is no loss; {hint(str(loss), known)}")
+    name = values.get("name", "mlp" if options else None)
+    if isinstance(name, str) and ":" in name:
+        return ModelPlan(name, options, loss)
+    if name is None:
+        return ModelPlan(None, {}, loss)
+    if _name({"name": name}, ("model",), NETWORKS, "model", faults, suffix=", or give your own as module:callable") is None:
+        return None
+    read = _read({**options, "name": name}, ("model",), network_form(name), faults)
+    return None if read is None else ModelPlan(name, read, loss)
+
+
+def read_selection(values: dict[str, Any], faults: Faults) -> SelectionPlan | None:
+    """Who takes part; a number and a fraction together, or a number of all, cannot be."""
+    form = Form.of(SelectionPlan, "the selection")
+    read = _read(values, ("selection",), form, faults, named=False)
+    if read is None:
+        return None
+    if read["per_round"] is not None and read["fraction"] is not None:
+        faults.add(("selection", "fraction"), "cannot be beside selection.per_round: keep one of the two")
+    for key in ("per_round", "fraction"):
+        if read["name"] == "all" and read[key] is not None:
+            faults.add(("selection", key), "cannot be: the selection is 'all'; choose 'uniform' or 'size'")
+    if read["fraction"] == 0:
+        faults.add(("selection", "fraction"), "should be above 0")
+    return SelectionPlan(**read)
+
+
+def read_fleet(values: dict[str, Any], faults: Faults) -> tuple[Fleet, dict[str, Any]] | None:
+    """The fleet, and its section with nothing left open."""
+    form = Form.of(Fleet, "the fleet").joined(Form("", {"preset": Field("preset", str, "ideal")}))
+    read = _read(values, ("fleet",), form, faults, named=False)
+    if read is None:
+        return None
+    preset = read["preset"]
+    if preset not in FLEETS:
+        faults.add(("fleet", "preset"), f"is no fleet; {hint(preset, FLEETS)}")
+        return None
+    given = {key: value for key, value in values.items() if key != "preset"}
+    usual = {key: str(value) if isinstance(value, Distribution) else value for key, value in vars(FLEETS[preset]).items()}
+    fleet = replace(FLEETS[preset], **{key: read[key] for key in given})
+    return fleet, {"preset": preset, **spoken(usual | given, form)}
+
+
+def read_channel(values: Any, faults: Faults) -> tuple[Channel, list[dict[str, Any]]] | None:
+    """The channel's steps in order, and the section with nothing left open."""
+    if not _tables(values, ("channel",), faults):
+        return None
+    transforms: list[Transform] = []
+    written: list[dict[str, Any]] = []
+    for index, step in enumerate(values):
+        name = _name(step, ("channel", index), TRANSFORMS, "step of a channel", faults)
+        if name is None:
+            continue
+        form = Form.of(TRANSFORMS[name], f"the channel step {name!r}")
+        read = _read(step, ("channel", index), form, faults)
+        if read is not None:
+            transforms.append(TRANSFORMS[name](**read))
+            written.append({"name": name, **spoken(read, form)})
+    return Channel(tuple(transforms)), written
+
+
+def read_evaluations(values: Any, targets: bool, faults: Faults) -> list[Evaluation]:
+    """What is judged. Unless it is said, all target clients are judged too where there are any."""
+    if values is None:
+        return [Evaluation()] + ([Evaluation(name="target", on="target")] if targets else [])
+    listed = isinstance(values, list)
+    tables = values if listed else [values]
+    if not _tables(tables, ("evaluation",), faults):
+        return []
+    form = Form.of(Evaluation, "the evaluation", skip=("reference",))
+    found = []
+    for index, table in enumerate(tables):
+        at: Key = ("evaluation", index) if listed else ("evaluation",)
+        read = _read(table, at, form, faults, named=False)
+        if read is None:
+            continue
+        _check_evaluation(read, at, targets, faults)
+        if read["name"] in [other.name for other in found]:
+            faults.add((*at, "name"), f"needs a name of its own: another one is called {read['name']!r} already")
+        found.append(Evaluation(**read))
+    return found
+
+
+def read_execution(values: dict[str, Any], faults: Faults) -> Execution | None:
+    """Where the work is done."""
+    read = _read(values, ("execution",), Form.of(Execution, "the execution"), faults, named=False)
+    return None if read is None else Execution(**read)
+
+
+def resolved_evaluation(evaluation: Evaluation, metrics: Sequence[str]) -> dict[str, Any]:
+    """An [evaluation] section with nothing left open."""
+    form = Form.of(Evaluation, "the evaluation", skip=("reference",))
+    return spoken({key: getattr(evaluation, key) for key in form.fields} | {"metrics": list(metrics)}, form)
+
+
+def method_form(name: str) -> Form:
+    """The hyper-parameters of a method."""
+    return Form.of(REGISTER[name].cls, f"the method {name!r}")
+
+
+def network_form(name: str) -> Form:
+    """The options of a network that has a name."""
+    return Form.of(NETWORKS[name], f"the model {name!r}", skip=("shape", "outputs"))
+
+
+def _check_evaluation(read: dict[str, Any], at: Key, targets: bool, faults: Faults) -> None:
+    for metric in read["metrics"] or ():
+        if metric not in METRICS:
+            faults.add((*at, "metrics"), f"has no metric {metric!r}; {hint(metric, METRICS)}")
+    for key in ("split", "adapt_split"):
+        if read[key] not in SPLITS:
+            faults.add((*at, key), f"is no split; {hint(read[key], SPLITS)}")
+    if read["on"] != "source" and not targets:
+        faults.add((*at, "on"), "cannot be: no client is a target; give data.target a share, such as 0.2")
+
+
+def _read(
+    values: Mapping[str, Any], at: Key, form: Form, faults: Faults, named: bool = True
+) -> dict[str, Any] | None:
+    """The fields of a form from a section; None when something is wrong with them."""
+    read, wrong = form.read({key: value for key, value in values.items() if not (named and key == "name")})
+    for key, what in wrong.items():
+        faults.add((*at, key), what)
+    return None if wrong else read
+
+
+def _name(
+    values: Mapping[str, Any],
+    at: Key,
+    known: Mapping[str, Any],
+    what: str,
+    faults: Faults,
+    default: str | None = None,
+    suffix: str = "",
+) -> str | None:
+    """The name that a section gives, if something has that name."""
+    name = values.get("name", default)
+    if name is None:
+        faults.add(at, f"has no name; choose one of {', '.join(known)}")
+    elif not isinstance(name, str) or name not in known:
+        faults.add((*at, "name"), f"is no {what}; {hint(str(name), known)}{suffix}")
+    else:
+        return name
+    return None
+
+
+def _tables(values: Any, at: Key, faults: Faults) -> bool:
+    if isinstance(values, list) and all(isinstance(value, dict) for value in values):
+        return True
+    faults.add(at, f"should be a table: write [[{at[0]}]] above its keys")
+    return False

@@ -1,0 +1,142 @@
+"""Settings as the user gave them: a file, flags, ``--set key=value``, the later ones winning; and where each came from."""
+
+from __future__ import annotations
+
+import copy
+import re
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedloom.errors import ConfigError
+from fedloom.experiment.lines import Key, key_lines
+
+_DOTTED = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+
+@dataclass(frozen=True)
+class Override:
+    """A value for one key ("method.lr"), and what to call it in an error ("--lr")."""
+
+    key: str
+    value: Any
+    place: str
+
+
+@dataclass
+class Settings:
+    """Nested tables of values, as in a TOML file, and for each key where it was set."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[Key, str] = field(default_factory=dict)
+    file: Path | None = None
+
+    @staticmethod
+    def read(path: Path | None, overrides: Iterable[Override] = ()) -> Settings:
+        """The settings of a file, if there is one, and then the overrides in their order."""
+        settings = Settings() if path is None else _from_file(path)
+        for override in overrides:
+            settings.set(override)
+        return settings
+
+    def copied(self) -> Settings:
+        """The same settings, to be changed without changing these."""
+        return Settings(copy.deepcopy(self.values), dict(self.places), self.file)
+
+    def set(self, override: Override) -> None:
+        """Set one value; tables on the way are made, and a way through a list without a number means all of it."""
+        self._put(self.values, (), override.key.split("."), override)
+
+    def _put(self, table: Any, at: Key, rest: list[str], override: Override) -> None:
+        name, *further = rest
+        if isinstance(table, list):
+            chosen = [int(name)] if name.isdecimal() else range(len(table))
+            if name.isdecimal() and int(name) >= len(table):
+                raise ConfigError(f"{override.place}: {'.'.join(map(str, at))} has {len(table)} entries, counted from 0")
+            for index in chosen:
+                self._put(table[index], (*at, index), further if name.isdecimal() else rest, override)
+            return
+        if not isinstance(table, dict):
+            raise ConfigError(f"{override.place}: {'.'.join(map(str, at))} is a value, not a table with keys of its own")
+        if further:
+            self._put(table.setdefault(name, {}), (*at, name), further, override)
+            return
+        table[name] = override.value
+        self._forget((*at, name))
+        self.places[(*at, name)] = override.place
+
+    def _forget(self, key: Key) -> None:
+        for known in [known for known in self.places if known[: len(key)] == key]:
+            del self.places[known]
+
+    def place(self, key: Key) -> str | None:
+        """Where a key was set, or else the table that it is in; None for what nobody has set."""
+        for depth in range(len(key), 0, -1):
+            if key[:depth] in self.places:
+                return self.places[key[:depth]]
+        return None
+
+    def folder_of(self, key: Key) -> Path:
+        """Where a relative path in this setting starts: beside the file that has it, or else in the working folder."""
+        said = self.place(key) or ""
+        return self.file.parent if self.file is not None and said.startswith(f"{self.file}:") else Path()
+
+    def get(self, key: Key) -> Any:
+        """The value of a key, None where it was not set."""
+        value: Any = self.values
+        for name in key:
+            try:
+                value = value[name]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return value
+
+
+def parse_set(text: str) -> Override:
+    """``method.lr=0.1`` as an override; the value is TOML, and a bare word is a text."""
+    key, equals, value = text.partition("=")
+    place = f"--set {text}"
+    if not equals or not _DOTTED.fullmatch(key.strip()):
+        raise ConfigError(f"{place}: write it as section.key=value, such as --set method.lr=0.1")
+    return Override(key.strip(), parse_value(value.strip()), place)
+
+
+def parse_value(text: str) -> Any:
+    """A value as TOML has it; what is no TOML is a text."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if set(parsed) == {"value"} else text
+
+
+def _from_file(path: Path) -> Settings:
+    if path.is_dir():
+        raise ConfigError(
+            f"{path} is a folder: give an experiment file (such as {path / 'config.toml'}), "
+            f"or go on with a run by `fedloom resume {path}`"
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {path}; check the path") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no text: byte {error.start} is not UTF-8; give a TOML file") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        what, _, where = str(error).partition(" (at ")
+        line = re.search(r"line (\d+)", where)
+        place = f"{path}:{line[1] if line else text.count(chr(10)) + 1}"
+        raise ConfigError(f"{place}: not valid TOML: {what[:1].lower() + what[1:]}") from None
+    if values.get("made_by") == "python":
+        raise ConfigError(
+            f"{path} belongs to a run that was made from Python, whose data and model are not in the file; "
+            "go on with it from there: train(…, out=…, resume=True)"
+        )
+    places = {key: f"{path}:{line}" for key, line in key_lines(text).items()}
+    return Settings(values, places, path)

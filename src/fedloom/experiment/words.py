@@ -1,0 +1,104 @@
+"""Types and names in words that people read: "a number above 0", "did you mean 'lr'?"."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Interval, Le, Lt
+
+_WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    type(None): "none",
+    Any: "any value",
+}
+_MANY = {"a whole number": "whole numbers", "a number": "numbers", "a text": "texts"}
+_BOUNDS = {Gt: ("gt", "above"), Ge: ("ge", "of at least"), Lt: ("lt", "below"), Le: ("le", "of at most")}
+
+
+def type_words(annotation: Any) -> str:
+    """What values a type admits, in words."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        bounds = [text for mark in parts[1:] if (text := _bound(mark))]
+        return " ".join([type_words(parts[0]), " and ".join(bounds)]).strip()
+    if origin is Literal:
+        return (f"one of {', '.join(map(str, parts))}") if len(parts) > 1 else f'"{parts[0]}"'
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(type_words(part) for part in parts))
+    if is_list(annotation):
+        each = type_words(parts[0]) if parts else "any value"
+        return f"a list of {_MANY.get(each, f'values, each {each}')}"
+    return _WORDS.get(annotation) or getattr(annotation, "words", None) or "a text or a number"
+
+
+def is_list(annotation: Any) -> bool:
+    """Whether a type is a list of something (or such a list and none)."""
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        rest = [part for part in get_args(annotation) if part is not type(None)]
+        return len(rest) == 1 and is_list(rest[0])
+    return origin in (list, tuple, Sequence)
+
+
+def admits_none(annotation: Any) -> bool:
+    """Whether none is a value of the type."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return admits_none(get_args(annotation)[0])
+    return origin in (Union, types.UnionType) and type(None) in get_args(annotation)
+
+
+def choices(annotation: Any) -> tuple[str, ...]:
+    """The texts among which a type lets one choose."""
+    if get_origin(annotation) is Literal:
+        return tuple(map(str, get_args(annotation)))
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(name for part in get_args(annotation) for name in choices(part))
+    return ()
+
+
+def nearest(word: str, names: Iterable[str]) -> str | None:
+    """The name that was probably meant."""
+    known = {name.lower().replace("_", "-"): name for name in names}
+    found = difflib.get_close_matches(word.lower().replace("_", "-"), known, 1, cutoff=0.5)
+    return known[found[0]] if found else None
+
+
+def hint(word: str, names: Iterable[str]) -> str:
+    """What to say about a name that does not exist: the nearest one, or all there are."""
+    known = list(names)
+    near = nearest(word, known)
+    return f"did you mean {near!r}?" if near else f"there are {', '.join(known) or 'none'}"
+
+
+def value_text(value: object) -> str:
+    """A value as a user would write it in TOML, not longer than a line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        text = f'"{value}"'
+    elif isinstance(value, list | tuple):
+        text = f"[{', '.join(map(value_text, value))}]"
+    elif isinstance(value, dict):
+        text = "{" + ", ".join(f"{key} = {value_text(item)}" for key, item in value.items()) + "}"
+    else:
+        text = str(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _bound(mark: object) -> str:
+    if isinstance(mark, Interval):
+        if mark.ge is not None and mark.le is not None:
+            return f"from {mark.ge} to {mark.le}"
+        ends = [(mark.gt, "above"), (mark.ge, "of at least"), (mark.lt, "below"), (mark.le, "of at most")]
+        return " and ".join(f"{word} {end}" for end, word in ends if end is not None)
+    for kind, (attribute, word) in _BOUNDS.items():
+        if isinstance(mark, kind):
+            return f"{word} {getattr(mark, attribute)}"
+    return ""

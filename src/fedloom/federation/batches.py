@@ -1,0 +1,134 @@
+"""Which rows each client of a stack takes in each local step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedloom.federation.ragged import Ragged
+from fedloom.federation.randomness import Draw
+
+Ints = npt.NDArray[np.int64]
+
+_POSITION_BITS = 24  # a client may own 16.7 million rows; the other 40 bits of a key decide the order
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One local step of the clients that still have work: always the first ``active`` ones of the plan's order."""
+
+    active: int
+    rows: Tensor
+    """Row numbers, shape (active, widest batch); a client with fewer repeats a row that ``counts`` leaves out."""
+    counts: Tensor | None
+    """How many of the rows count, shape (active,); None when all do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The local steps of a stack of clients: shuffled epochs in mini-batches, cut short for a client with less effort.
+
+    ``order`` sorts the clients by their number of steps, most first, so that those still at work are a prefix and
+    the tensors of a step are views of the stack, never copies.
+    """
+
+    owned: Ragged
+    clients: Ints
+    draw: Draw
+    batch: int | None
+    steps: Ints
+    order: Ints
+
+    @staticmethod
+    def of(owned: Ragged, clients: Ints, draw: Draw, batch: int | None, steps: Ints) -> Plan:
+        """A plan in which client i takes ``steps[i]`` steps."""
+        return Plan(owned, clients, draw, batch, steps, np.argsort(-steps, kind="stable"))
+
+    @property
+    def sizes(self) -> Ints:
+        """The rows of each client, in the plan's order."""
+        offsets, ids = self.owned.offsets.numpy(), self.clients[self.order]
+        sizes: Ints = offsets[ids + 1] - offsets[ids]
+        return sizes
+
+    def __iter__(self) -> Iterator[Step]:
+        steps = self.steps[self.order]
+        return self._whole(steps) if self.batch is None else self._shuffled(steps, self.batch)
+
+    def _whole(self, steps: Ints) -> Iterator[Step]:
+        """Full-batch steps: every row, in its own order; the same Step object while the same clients are at work."""
+        ids, sizes = self.clients[self.order], self.sizes
+        last: Step | None = None
+        for step in range(int(steps[0]) if len(steps) else 0):
+            active = int(np.searchsorted(-steps, -step, side="left"))
+            if last is None or last.active != active:
+                width = int(sizes[:active].max())
+                local = np.minimum(np.arange(width), sizes[:active, None] - 1)
+                last = self._step(ids[:active], local, sizes[:active])
+            yield last
+
+    def _shuffled(self, steps: Ints, batch: int) -> Iterator[Step]:
+        """Mini-batches of epochs that are shuffled anew; every client walks at its own pace through its own epochs."""
+        ids, sizes = self.clients[self.order], self.sizes
+        per_epoch = -(-sizes // batch)
+        shuffled = np.zeros((len(ids), int(sizes.max(initial=0))), dtype=np.int64)
+        column = np.arange(batch)
+        for step in range(int(steps[0]) if len(steps) else 0):
+            active = int(np.searchsorted(-steps, -step, side="left"))
+            epoch, position = np.divmod(step, per_epoch[:active])
+            fresh = np.flatnonzero(position == 0)
+            if len(fresh) == len(ids):
+                shuffled = self.shuffle(ids, sizes, epoch)
+            elif len(fresh):
+                width = int(sizes[fresh].max())
+                shuffled[fresh, :width] = self.shuffle(ids[fresh], sizes[fresh], epoch[fresh])
+            counts = np.minimum(batch, sizes[:active] - position * batch)
+            at = position[:, None] * batch + np.minimum(column[: int(counts.max())], counts[:, None] - 1)
+            yield self._step(ids[:active], np.take_along_axis(shuffled[:active], at, 1), counts)
+
+    def shuffle(self, ids: Ints, sizes: Ints, epoch: Ints) -> Ints:
+        """A random order of each client's rows, shape (clients, most rows).
+
+        Sorting random keys that carry the position in their low bits is a shuffle without a generator per client.
+        """
+        width = int(sizes.max())
+        position = np.arange(width, dtype=np.uint64)
+        keys = self.draw.words("batches", ids, width, lane=epoch)
+        keys = (keys >> np.uint64(_POSITION_BITS) << np.uint64(_POSITION_BITS)) | position
+        if int(sizes.min()) < width:
+            keys[position >= sizes[:, None].astype(np.uint64)] = np.uint64(2**64 - 1)
+        keys.sort(axis=1)
+        return (keys & np.uint64(2**_POSITION_BITS - 1)).astype(np.int64)
+
+    def _step(self, ids: Ints, local: Ints, counts: Ints) -> Step:
+        flat = torch.from_numpy(local + self.owned.offsets.numpy()[ids][:, None])
+        ragged = int(counts.min()) < local.shape[1]
+        return Step(len(ids), self.owned.resolve(flat), torch.from_numpy(counts) if ragged else None)
+
+
+def steps_of(
+    sizes: Ints,
+    batch: int | None,
+    epochs: int,
+    steps: int | None,
+    effort: npt.NDArray[np.float64] | None,
+    budget: npt.NDArray[np.float64] | None,
+) -> Ints:
+    """How many local steps each client takes: all of them, or the part that its effort or its budget allows.
+
+    A client that takes part does at least one step; a client without rows does none. The budget counts gradient
+    evaluations of single rows.
+    """
+    rows = sizes if batch is None else np.minimum(sizes, batch)
+    per_epoch = np.ones_like(sizes) if batch is None else -(-sizes // batch)
+    count = epochs * per_epoch if steps is None else np.full_like(sizes, steps)
+    if effort is not None:
+        count = np.floor(count * effort + 1e-9).astype(np.int64)
+    if budget is not None:
+        count = np.minimum(count, np.floor(budget / np.maximum(rows, 1)).astype(np.int64))
+    return np.where(sizes > 0, np.maximum(count, 1), 0)

@@ -1,0 +1,87 @@
+"""The data of a federation: one table for all, and who owns which of its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedloom.federation.ragged import Ragged
+
+Task = Literal["classification", "binary", "multilabel", "regression"]
+SOURCE, TARGET, POOL = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedData:
+    """Rows ``x``, ``y`` of all clients, and for every split the rows that each client owns.
+
+    ``splits`` has "train" and "test"; "support" and "query" halve "train", "test-support" and "test-query" halve
+    "test" (for adaptation: fit on the support, judge on the query). A row belongs to one client at the most.
+
+    * classification: y int64 (rows,), ``classes`` names the labels 0, 1, …
+    * binary: y float (rows, 1) of 0 and 1
+    * multilabel: y float (rows, labels) of 0, 1 and NaN for unknown
+    * regression: y float (rows, columns)
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+    task: Task
+    splits: dict[str, Ragged]
+    classes: tuple[str, ...] = ()
+    roles: Tensor | None = None
+    names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are."""
+        return len(self.splits["train"])
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model must put out for one row."""
+        return len(self.classes) if self.task == "classification" else int(self.y.shape[1])
+
+    def with_role(self, role: int) -> Tensor:
+        """The ids of the clients that play a role, in order."""
+        if self.roles is None:
+            return torch.arange(self.clients) if role == SOURCE else torch.empty(0, dtype=torch.int64)
+        return torch.nonzero(self.roles == role).flatten()
+
+    def label(self, client: int) -> str:
+        """The name of a client, for people."""
+        return self.names[client] if self.names is not None else str(client)
+
+    def limited(self, rows: int) -> FederatedData:
+        """The same federation on devices that keep only their first so many training rows."""
+
+        train = self.splits["train"]
+        sizes = train.sizes.clamp(max=rows)
+        inside = torch.arange(int(sizes.sum())) - torch.repeat_interleave(torch.cumsum(sizes, 0) - sizes, sizes)
+        kept = train.resolve(torch.repeat_interleave(train.offsets[:-1], sizes) + inside)
+        held = torch.zeros(len(self.x), dtype=torch.bool).index_fill_(0, kept, True)
+        splits = {**self.splits, "train": Ragged(Ragged.contiguous(sizes).offsets, kept)}
+        for half in ("support", "query"):
+            if half in splits:
+                owned = [splits[half][client] for client in range(self.clients)]
+                splits[half] = Ragged.of([part[held[part]] for part in owned])
+        return replace(self, splits=splits)
+
+    def with_pool(self) -> FederatedData:
+        """The same federation and one more client, of role POOL, that holds the training rows of all sources."""
+        splits = {}
+        for split, ragged in self.splits.items():
+            rows = [ragged[int(i)] for i in self.with_role(SOURCE)] if split in ("train", "support", "query") else []
+            union = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
+            every = torch.arange(int(ragged.offsets[-1])) if ragged.rows is None else ragged.rows
+            offsets = torch.cat([ragged.offsets, ragged.offsets[-1:] + len(union)])
+            splits[split] = Ragged(offsets, torch.cat([every, union]))
+        roles = torch.zeros(self.clients, dtype=torch.int8) if self.roles is None else self.roles
+        roles = torch.cat([roles, torch.tensor([POOL], dtype=roles.dtype)])
+        names = None if self.names is None else (*self.names, "pool")
+        return replace(self, splits=splits, roles=roles, names=names)

@@ -1,0 +1,312 @@
+"""One client, or a ragged stack of clients: all that a method may ask of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedloom.federation.batches import Plan, Step, steps_of
+from fedloom.federation.kernels import Affine
+from fedloom.federation.optimisers import Optimiser
+from fedloom.federation.randomness import Draw
+from fedloom.types import Vector
+
+if TYPE_CHECKING:
+    from fedloom.federation.problem import Problem
+
+Floats = npt.NDArray[np.float64]
+_GRADIENT_ROWS = 8_000_000  # numbers of x that one pass of a full gradient reads at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a client (or of each client of a stack, padded to the longest): x, y and what each row counts for.
+
+    ``weight`` is 1/n for a client's own rows and 0 for padding, so that Σ weight·ℓ is the client's mean loss.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+
+
+class Device:
+    """A client, or a stack of clients as a leading axis, in one round.
+
+    Vectors have shape (n,) for one client and (clients, n) for a stack; ``n`` and the number of steps that ``sgd``
+    returns broadcast against them. A method that uses only these is written once and runs on both.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        clients: npt.NDArray[np.int64],
+        draw: Draw,
+        *,
+        stacked: bool = True,
+        effort: Floats | None = None,
+        budget: Floats | None = None,
+    ) -> None:
+        self.problem = problem
+        self.clients = clients
+        self.draw = draw
+        self.stacked = stacked
+        self.effort = effort
+        self.budget = budget
+        self.evaluations = np.zeros(len(clients), dtype=np.int64)
+        """Gradient evaluations of single rows so far, of each client."""
+        self.step = 0
+        """The local step that is under way, for error messages."""
+
+    @property
+    def round(self) -> int:
+        """The round that is under way, 0, 1, …"""
+        return self.draw.round
+
+    def sizes(self, split: str = "train") -> npt.NDArray[np.int64]:
+        """How many rows each client has."""
+        offsets = self.problem.data.splits[split].offsets.numpy()
+        sizes: npt.NDArray[np.int64] = offsets[self.clients + 1] - offsets[self.clients]
+        return sizes
+
+    @property
+    def n(self) -> Tensor:
+        """The number of training rows, shaped to broadcast against vectors."""
+        return self._column(self.sizes())
+
+    def rows(self, split: str = "train") -> Rows:
+        """All rows of a split."""
+        sizes = self.sizes(split)
+        owned = self.problem.data.splits[split]
+        width = int(sizes.max(initial=0))
+        if width == 0:
+            x, y = self.problem.x[:0], self.problem.y[:0]
+            shape = (len(sizes), 0)
+            rows = Rows(x.expand(*shape, *x.shape[1:]), y.expand(*shape, *y.shape[1:]), x.new_zeros(shape))
+        else:
+            local = np.minimum(np.arange(width), np.maximum(sizes[:, None] - 1, 0))
+            flat = torch.from_numpy(local + owned.offsets.numpy()[self.clients][:, None])
+            x, y = self._take(owned.resolve(flat.clamp_(max=int(owned.offsets[-1]) - 1)))
+            counts = torch.from_numpy(sizes)
+            weight = (torch.arange(width) < counts[:, None]) / counts[:, None].clamp(min=1)
+            rows = Rows(x, y, weight.to(self.problem.dtype))
+        return rows if self.stacked else Rows(rows.x[0], rows.y[0], rows.weight[0])
+
+    def loss(self, theta: Vector, split: str | Rows = "train") -> Tensor:
+        """The mean loss of each client, differentiable in θ; 0 for a client without rows."""
+        rows = self.rows(split) if isinstance(split, str) else split
+        out = self.problem.model(self._expand(theta, rows), rows.x)
+        return (self.problem.loss.rows(out, rows.y) * rows.weight).sum(-1)
+
+    def grad(self, theta: Vector, split: str | Rows = "train", *, graph: bool = False) -> Vector:
+        """∇f_i(θ) over all rows of a split, or over given rows; with ``graph`` it can be differentiated again."""
+        rows = self.rows(split) if isinstance(split, str) else split
+        self.evaluations += torch.count_nonzero(rows.weight, -1).reshape(-1).numpy()
+        theta = self._expand(theta, rows)
+        if graph:
+            with torch.enable_grad():
+                theta = theta if theta.requires_grad else theta.detach().requires_grad_()
+                (gradient,) = torch.autograd.grad(self.loss(theta, rows).sum(), theta, create_graph=True)
+            return gradient
+        if not self.stacked:
+            return self._gradient(theta[None], Rows(rows.x[None], rows.y[None], rows.weight[None]))[0]
+        return self._gradient(theta, rows)
+
+    def sgd(
+        self,
+        theta: Vector,
+        lr: float | Tensor,
+        batch: int | None = None,
+        epochs: int = 1,
+        steps: int | None = None,
+        *,
+        optimiser: Optimiser | None = None,
+        pull: tuple[float, Vector] | None = None,
+        shift: Vector | None = None,
+        direction: Callable[[Vector, Vector], Vector] | None = None,
+        split: str = "train",
+    ) -> tuple[Vector, Tensor]:
+        """Local steps y ← y − lr·(g(y) + μ(y − x0) + v) from θ; gives y and the number of gradient steps K.
+
+        ``epochs`` passes over the split in shuffled mini-batches of ``batch`` rows (None: full-batch steps), or
+        exactly ``steps`` steps. ``pull`` is (μ, x0), ``shift`` is v: both are affine and fused into the step. A free
+        ``direction(y, g)`` replaces the whole bracket. A slow client's ``effort`` or ``budget`` cuts its steps.
+        """
+        if len(self.clients) > 1 and not self.problem.kernel.stacks:
+            return self._one_by_one(theta, lr, batch, epochs, steps, optimiser, pull, shift, direction, split)
+        owned, sizes = self.problem.data.splits[split], self.sizes(split)
+        count = steps_of(sizes, batch, epochs, steps, self.effort, self.budget)
+        plan = Plan.of(owned, self.clients, self.draw, batch, count)
+        sort = bool((plan.order[1:] < plan.order[:-1]).any())
+        order = torch.from_numpy(plan.order)
+
+        def sorted_(value: Any) -> Any:
+            return value[order] if sort and isinstance(value, Tensor) and value.dim() == 2 else value
+
+        start = theta.detach().expand(len(sizes), -1)
+        y = self.problem.kernel.bind(start[order] if sort else start.clone(memory_format=torch.contiguous_format))
+        walk = _Walk(self, y, sorted_(lr), (pull[0], sorted_(pull[1])) if pull else None, sorted_(shift))
+        with torch.no_grad(), self._dropout():
+            if optimiser is None and direction is None:
+                walk.plain(plan)
+            else:
+                walk.free(plan, optimiser, direction)
+        self.evaluations += _evaluations(sizes, batch, count)
+        y = torch.empty_like(y).index_copy_(0, order, y) if sort else y if self.problem.kernel.stacks else y.clone()
+        return (y if self.stacked else y[0]), self._column(count)
+
+    def _one_by_one(self, theta: Vector, lr: float | Tensor, *how: Any) -> tuple[Vector, Tensor]:
+        """``sgd`` of a stack whose model cannot walk in step: client after client."""
+        batch, epochs, steps, optimiser, pull, shift, direction, split = how
+        found = []
+        for i, client in enumerate(self.clients):
+            alone = self.problem.device(
+                int(client),
+                self.draw,
+                effort=None if self.effort is None else self.effort[i : i + 1],
+                budget=None if self.budget is None else self.budget[i : i + 1],
+            )
+
+            def own(value: Any, i: int = i) -> Any:
+                return value[i] if isinstance(value, Tensor) and value.dim() == 2 else value
+
+            found.append(
+                alone.sgd(
+                    own(theta),
+                    own(lr),
+                    batch,
+                    epochs,
+                    steps,
+                    optimiser=optimiser,
+                    pull=(pull[0], own(pull[1])) if pull else None,
+                    shift=own(shift),
+                    direction=direction,
+                    split=split,
+                )
+            )
+            self.evaluations[i] += alone.evaluations[0]
+        return torch.stack([y for y, _ in found]), torch.stack([count for _, count in found])[:, None]
+
+    @contextmanager
+    def _dropout(self) -> Iterator[None]:
+        """Dropout draws from torch's own generator: give it this client's seed, and the caller's back afterwards."""
+        if not self.problem.model.random:
+            yield
+            return
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(self.draw.words("dropout", self.clients[:1], 1)[0, 0] >> np.uint64(1)))
+            yield
+
+    def _gradient(self, theta: Vector, rows: Rows) -> Vector:
+        """A full gradient, in blocks of rows so that memory stays bounded."""
+        block = max(1, _GRADIENT_ROWS // max(1, rows.x[:, :1].numel()))
+        total = torch.zeros_like(theta)
+        for at in range(0, rows.x.shape[1], block):
+            part = slice(at, at + block)
+            total += self.problem.kernel.gradient(theta, rows.x[:, part], rows.y[:, part], rows.weight[:, part])
+        return total
+
+    def _expand(self, theta: Vector, rows: Rows) -> Vector:
+        return theta.expand(len(rows.x), -1) if self.stacked and theta.dim() == 1 else theta
+
+    def _take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """x and y at row numbers of any shape."""
+        flat = rows.reshape(-1)
+        x, y = self.problem.x, self.problem.y
+        return (
+            x.index_select(0, flat).view(*rows.shape, *x.shape[1:]),
+            y.index_select(0, flat).view(*rows.shape, *y.shape[1:]),
+        )
+
+    def _column(self, values: npt.NDArray[np.int64]) -> Tensor:
+        column = torch.from_numpy(values).to(self.problem.dtype)
+        return column[:, None] if self.stacked else column[0]
+
+
+class _Walk:
+    """The local steps of ``Device.sgd``: the data of each step, and the two ways to take it."""
+
+    def __init__(
+        self,
+        device: Device,
+        y: Vector,
+        lr: float | Tensor,
+        pull: tuple[float, Vector] | None,
+        shift: Vector | None,
+    ) -> None:
+        self.device, self.y, self.lr, self.pull, self.shift = device, y, lr, pull, shift
+        self.last: tuple[Step, Tensor, Tensor] | None = None
+
+    def plain(self, plan: Plan) -> None:
+        kernel, affine = self.device.problem.kernel, self._affine()
+        for self.device.step, step in enumerate(plan, 1):
+            x, y = self._data(step)
+            kernel.step(self.y[: step.active], x, y, self._weight(step, self.lr), affine)
+
+    def free(
+        self, plan: Plan, optimiser: Optimiser | None, direction: Callable[[Vector, Vector], Vector] | None
+    ) -> None:
+        kernel = self.device.problem.kernel
+        slots = optimiser.slots(self.y) if optimiser is not None else []
+        for count, step in enumerate(plan, 1):
+            self.device.step = count
+            at, a = self.y[: step.active], step.active
+            x, y = self._data(step)
+            g = kernel.gradient(at, x, y, self._weight(step, 1.0))
+            if self.pull is not None:
+                g.add_(self.pull[0] * (at - _head(self.pull[1], a)))
+            if self.shift is not None:
+                g.add_(_head(self.shift, a))
+            if direction is not None:
+                g = direction(at, g)
+            if optimiser is not None:
+                optimiser.step(at, g, _head(self.lr, a), [slot[:a] for slot in slots], count)
+            else:
+                at.sub_(_head(self.lr, a) * g)
+
+    def _data(self, step: Step) -> tuple[Tensor, Tensor]:
+        if self.last is None or self.last[0] is not step:  # full-batch steps come back with the same object
+            self.last = (step, *self.device._take(step.rows))
+        return self.last[1], self.last[2]
+
+    def _weight(self, step: Step, lr: float | Tensor) -> float | Tensor:
+        """What each row counts for: lr/(rows of the batch), 0 for padding."""
+        if step.counts is None and not isinstance(lr, Tensor):
+            return lr / step.rows.shape[1]
+        width = step.rows.shape[1]
+        counts = torch.full((step.active,), width) if step.counts is None else step.counts
+        weight = (torch.arange(width) < counts[:, None]).to(self.y.dtype) / counts[:, None]
+        return weight * _head(lr, step.active)
+
+    def _affine(self) -> Affine | None:
+        if self.pull is None and self.shift is None:
+            return None
+        if self.pull is None:
+            return Affine(1.0, -self.lr * self.shift if self.shift is not None else 0.0)
+        mu, x0 = self.pull
+        add = self.lr * mu * x0
+        return Affine(1.0 - self.lr * mu, add if self.shift is None else add - self.lr * self.shift)
+
+
+def _head(value: float | Tensor, active: int) -> float | Tensor:
+    """The part for the clients still at work, of a value that may be one for all."""
+    return value[:active] if isinstance(value, Tensor) and value.dim() == 2 else value
+
+
+def _evaluations(
+    sizes: npt.NDArray[np.int64], batch: int | None, steps: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Rows that were visited in so many steps."""
+    if batch is None:
+        return sizes * steps
+    per_epoch = np.maximum(-(-sizes // batch), 1)
+    epochs, rest = np.divmod(steps, per_epoch)
+    visited: npt.NDArray[np.int64] = epochs * sizes + rest * batch
+    return visited

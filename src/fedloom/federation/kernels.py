@@ -1,0 +1,191 @@
+"""The inner loop: gradients and steps for a stack of clients, as fast as the model's structure allows.
+
+``DenseKernel`` serves models of fully connected layers: a stack is a leading axis of the same matrix products, and
+the backward pass adds the weight gradient straight into the weights. ``ModuleKernel`` serves every other module, one
+client after the other: per-client kernels would make grouped convolutions, which lose on a CPU.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedloom.federation.losses import Loss
+from fedloom.federation.model import Layer, Model
+from fedloom.types import Vector
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """The part of a step that does not depend on the data: θ ← keep·θ + add (μ(θ − x0) + v, times the step size)."""
+
+    keep: float | Tensor
+    add: Tensor | float
+
+    def apply(self, theta: Tensor) -> None:
+        """In place, for the clients still at work (the first ones of the stack)."""
+        add = self.add
+        if isinstance(add, Tensor) and add.dim() == 2:
+            add = add[: len(theta)]
+        if isinstance(self.keep, Tensor):
+            theta.mul_(self.keep[: len(theta)]).add_(add)
+        elif isinstance(add, Tensor):
+            torch.add(add, theta, alpha=self.keep, out=theta)
+        else:
+            theta.mul_(self.keep)
+
+
+class Kernel(ABC):
+    """Gradients and plain steps at a stack θ of shape (clients, n), for one batch a client.
+
+    ``weight`` is what each row counts for: a number, or a tensor (clients, rows).
+    """
+
+    stacks: bool
+    """Whether a stack takes its steps together; otherwise clients walk one after the other."""
+
+    @abstractmethod
+    def bind(self, theta: Vector) -> Vector:
+        """The buffer in which ``step`` will move this stack: θ itself, or the kernel's own with θ copied in."""
+
+    @abstractmethod
+    def gradient(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor) -> Vector:
+        """Σ weight·∇ℓ over the rows, shape (clients, n)."""
+
+    @abstractmethod
+    def step(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor, affine: Affine | None) -> None:
+        """θ ← affine(θ) − Σ weight·∇ℓ(θ), in place; θ must be (the first clients of) a bound buffer."""
+
+
+class DenseKernel(Kernel):
+    """Batched matrix products over the stack; the backward pass is written out."""
+
+    stacks = True
+
+    def __init__(self, layers: tuple[Layer, ...], loss: Loss) -> None:
+        self.layers, self.loss = layers, loss
+
+    def bind(self, theta: Vector) -> Vector:
+        return theta
+
+    def gradient(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor) -> Vector:
+        gradient = torch.zeros_like(theta)
+        for layer, delta, h in self._backward(theta, x, y, weight):
+            _weights(gradient, layer).baddbmm_(delta.transpose(1, 2), h)
+            if layer.bias is not None:
+                torch.sum(delta, 1, out=gradient[:, layer.bias.start : layer.bias.stop])
+        return gradient
+
+    def step(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor, affine: Affine | None) -> None:
+        terms = self._backward(theta, x, y, weight)
+        if affine is not None:
+            affine.apply(theta)
+        for layer, delta, h in terms:
+            _weights(theta, layer).baddbmm_(delta.transpose(1, 2), h, alpha=-1)
+            if layer.bias is not None:
+                theta[:, layer.bias.start : layer.bias.stop].sub_(delta.sum(1))
+
+    def _backward(
+        self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor
+    ) -> list[tuple[Layer, Tensor, Tensor]]:
+        """For each layer its error δ and its input h: the gradient of its weights is δᵀh, of its bias Σδ."""
+        inputs = []
+        h = x.flatten(2)
+        for layer in self.layers:
+            inputs.append(h)
+            w = _weights(theta, layer).transpose(1, 2)
+            if layer.bias is None:
+                h = torch.bmm(h, w)
+            else:
+                h = torch.baddbmm(theta[:, None, layer.bias.start : layer.bias.stop], h, w)
+            h = _activate_(h, layer.activation)
+        delta = self.loss.slope(h, y).mul_(weight.unsqueeze(-1) if isinstance(weight, Tensor) else weight)
+        terms = []
+        for index in range(len(self.layers) - 1, -1, -1):
+            layer, h = self.layers[index], inputs[index]
+            terms.append((layer, delta, h))
+            if index:
+                delta = torch.bmm(delta, _weights(theta, layer))
+                delta = _times_derivative_(delta, h, self.layers[index - 1].activation)
+        return terms
+
+
+class ModuleKernel(Kernel):
+    """Any module, one client after the other, its parameters being views of one flat buffer."""
+
+    stacks = False
+
+    def __init__(self, model: Model, loss: Loss, dtype: torch.dtype) -> None:
+        self.loss = loss
+        self.module = model.build().to(dtype).train()
+        self.flat = torch.zeros(model.n, dtype=dtype)
+        views = model.views(self.flat)
+        for name, view in views.items():
+            owner, _, attribute = name.rpartition(".")
+            setattr(self.module.get_submodule(owner), attribute, nn.Parameter(view))
+        self.parameters: list[Tensor] = list(self.module.parameters())
+
+    def gradient(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor) -> Vector:
+        gradients = []
+        for i in range(len(theta)):
+            self.flat.copy_(theta[i])
+            gradients.append(torch.cat([g.reshape(-1) for g in self._backward(x[i], y[i], _of(weight, i))]))
+        return torch.stack(gradients)
+
+    def bind(self, theta: Vector) -> Vector:
+        self.flat.copy_(theta[0])
+        return self.flat.unsqueeze(0)
+
+    def step(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor, affine: Affine | None) -> None:
+        gradients = self._backward(x[0], y[0], _of(weight, 0))
+        if affine is not None:
+            affine.apply(theta)
+        with torch.no_grad():
+            torch._foreach_sub_(self.parameters, list(gradients))
+
+    def _backward(self, x: Tensor, y: Tensor, weight: float | Tensor) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            total = (self.loss.rows(self.module(x), y) * weight).sum()
+            return torch.autograd.grad(total, self.parameters)
+
+
+def kernel_for(model: Model, loss: Loss, dtype: torch.dtype) -> Kernel:
+    """The fastest kernel that this model allows."""
+    return DenseKernel(model.layers, loss) if model.layers is not None else ModuleKernel(model, loss, dtype)
+
+
+def _weights(theta: Tensor, layer: Layer) -> Tensor:
+    return theta[:, layer.weight.start : layer.weight.stop].view(len(theta), *layer.weight.shape)
+
+
+def _of(weight: float | Tensor, i: int) -> float | Tensor:
+    return weight[i] if isinstance(weight, Tensor) else weight
+
+
+_IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu_,
+    "tanh": torch.tanh_,
+    "sigmoid": torch.sigmoid_,
+    "none": lambda h: h,
+}
+
+
+def _activate_(h: Tensor, name: str) -> Tensor:
+    return _IN_PLACE[name](h)
+
+
+def _times_derivative_(delta: Tensor, h: Tensor, name: str) -> Tensor:
+    """δ·σ′, with the derivative written in terms of the activation's own output h."""
+    match name:
+        case "relu":
+            return delta.mul_(h > 0)
+        case "tanh":
+            return delta.mul_(1 - h * h)
+        case "sigmoid":
+            return delta.mul_(h * (1 - h))
+        case _:
+            return delta

@@ -1,0 +1,176 @@
+"""A model is a vector: any ``torch.nn.Module`` as a function of θ ∈ Rⁿ with named slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedloom.errors import ModelError
+from fedloom.types import Vector
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Where one named tensor of the module lies in θ."""
+
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One fully connected layer of a dense model, and what follows it."""
+
+    weight: Slice
+    bias: Slice | None
+    activation: str
+
+
+_ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
+
+
+class Model:
+    """A network whose parameters are one vector.
+
+    ``model(theta, x)`` takes θ of shape (n,) with a batch x, or a stack θ of shape (clients, n) with one batch a
+    client. Where θ's values come from is nobody's business here: ``model.init(seed)`` gives a first one.
+    """
+
+    def __init__(self, build: Callable[[], nn.Module]) -> None:
+        self.build = build
+        self.module = self._built(0).eval()
+        _refuse_running_statistics(self.module)
+        self.slices: dict[str, Slice] = {}
+        position = 0
+        for name, parameter in self.module.named_parameters():
+            self.slices[name] = Slice(position, position + parameter.numel(), tuple(parameter.shape))
+            position += parameter.numel()
+        if position == 0:
+            raise ModelError("the model has no parameters: there is nothing to train")
+        self.n = position
+
+    def __reduce__(self) -> tuple[type[Model], tuple[Callable[[], nn.Module]]]:
+        return Model, (self.build,)  # another process builds its own module instead of sharing this one's tensors
+
+    def _built(self, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+            return self.build()
+
+    def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Vector:
+        """θ as the module's own initialisation draws it for this seed."""
+        parameters = self._built(seed).parameters()
+        return torch.cat([p.detach().reshape(-1) for p in parameters]).to(dtype)
+
+    def views(self, theta: Vector) -> dict[str, Tensor]:
+        """The named tensors inside θ, without copying; a stack keeps its leading axis."""
+        lead = theta.shape[:-1]
+        return {name: theta[..., s.start : s.stop].view(*lead, *s.shape) for name, s in self.slices.items()}
+
+    def mask(self, names: Iterable[str]) -> Tensor:
+        """True at the coordinates of the named tensors; a name stands for all that begin with it ("head." …)."""
+        mask = torch.zeros(self.n, dtype=torch.bool)
+        for wanted in names:
+            prefix = wanted.rstrip(".") + "."
+            found = [s for name, s in self.slices.items() if name == wanted or name.startswith(prefix)]
+            if not found:
+                raise ModelError(f"the model has no tensor {wanted!r}; it has {', '.join(self.slices)}")
+            for s in found:
+                mask[s.start : s.stop] = True
+        return mask
+
+    @cached_property
+    def last_layer(self) -> tuple[str, ...]:
+        """The tensors of the last layer: what most papers keep personal."""
+        prefix = list(self.slices)[-1].rpartition(".")[0]
+        return tuple(name for name in self.slices if name.rpartition(".")[0] == prefix)
+
+    @cached_property
+    def random(self) -> bool:
+        """Whether the module draws random numbers in training (dropout)."""
+        return any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in self.module.modules())
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...] | None:
+        """The fully connected layers, if the module is nothing but these: such models run fast in stacks."""
+        if not isinstance(self.module, nn.Sequential):
+            return None
+        layers: list[Layer] = []
+        for index, part in enumerate(self.module):
+            if isinstance(part, nn.Flatten) and index == 0:
+                continue
+            if isinstance(part, nn.Linear):
+                bias = self.slices[f"{index}.bias"] if part.bias is not None else None
+                layers.append(Layer(self.slices[f"{index}.weight"], bias, "none"))
+            elif type(part) in _ACTIVATIONS and layers and layers[-1].activation == "none":
+                layers[-1] = Layer(layers[-1].weight, layers[-1].bias, _ACTIVATIONS[type(part)])
+            else:
+                return None
+        return tuple(layers) if layers and layers[-1].activation == "none" else None
+
+    def __call__(self, theta: Vector, x: Tensor) -> Tensor:
+        """The outputs for a batch, or for one batch a client."""
+        if self.layers is not None:
+            return self._dense(theta, x, self.layers)
+        if theta.dim() == 1:
+            return torch.as_tensor(functional_call(self.module, self.views(theta), (x,)))
+        return torch.stack([self(one, batch) for one, batch in zip(theta, x, strict=True)])
+
+    def _dense(self, theta: Vector, x: Tensor, layers: tuple[Layer, ...]) -> Tensor:
+        lead = theta.shape[:-1]
+        h = x.flatten(len(lead) + 1)
+        for layer in layers:
+            w = theta[..., layer.weight.start : layer.weight.stop].view(*lead, *layer.weight.shape)
+            h = h @ w.transpose(-1, -2)
+            if layer.bias is not None:
+                h = h + theta[..., layer.bias.start : layer.bias.stop].unsqueeze(-2)
+            h = activate(h, layer.activation)
+        return h
+
+    def flops(self, row: Tensor) -> int:
+        """A count of the additions and multiplications of a forward pass for one row like the given one."""
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            self.module(row.unsqueeze(0).float())
+        return max(int(counter.get_total_flops()), 2 * self.n)
+
+
+def activate(h: Tensor, name: str) -> Tensor:
+    """The activation of that name."""
+    match name:
+        case "relu":
+            return torch.relu(h)
+        case "tanh":
+            return torch.tanh(h)
+        case "sigmoid":
+            return torch.sigmoid(h)
+        case _:
+            return h
+
+
+def _refuse_running_statistics(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
+            raise ModelError(
+                f"the layer {name!r} ({type(part).__name__}) keeps running statistics outside the parameters, which "
+                "no method could average or personalise; use GroupNorm, or track_running_stats=False"
+            )
+
+
+def check_fit(model: Model, x: Tensor, outputs: int) -> None:
+    """Stops before any work if the model cannot read a row or puts out the wrong number of columns."""
+    try:
+        with torch.no_grad():
+            out = model(torch.zeros(model.n, dtype=x.dtype), x)
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise ModelError(f"the model cannot read rows of shape {tuple(x.shape[1:])}: {error}") from error
+    if out.dim() != 2 or out.shape[1] != outputs:
+        got = tuple(out.shape[1:])
+        raise ModelError(f"the model puts out {got} numbers a row, the data need ({outputs},)")

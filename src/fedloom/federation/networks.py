@@ -1,0 +1,190 @@
+"""The networks that have a name: ``linear``, ``mlp``, ``lenet``, ``cnn``, ``lstm``; and a user's own by import path."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedloom.errors import ConfigError, ModelError
+from fedloom.federation.data import FederatedData
+from fedloom.federation.model import Model
+
+Build = Callable[..., nn.Module]
+
+
+def linear(shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.Module:
+    """x ↦ Wx + b: linear, logistic or softmax regression, by the loss."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(_size(shape), outputs, bias=bias))
+
+
+def mlp(shape: tuple[int, ...], outputs: int, hidden: Sequence[int] = (100,), activation: str = "relu") -> nn.Module:
+    """Fully connected layers of the given widths."""
+    act = _activation(activation)
+    layers: list[nn.Module] = [nn.Flatten()]
+    width = _size(shape)
+    for units in hidden:
+        layers += [nn.Linear(width, units), act()]
+        width = units
+    return nn.Sequential(*layers, nn.Linear(width, outputs))
+
+
+def lenet(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """LeNet-5: 5x5 convolutions with 6 and 16 channels, each halved by max pooling, then 120-84-outputs.
+
+    Made for 32x32; images of 28 to 31 are padded to that by the first convolution, as LeCun did, and smaller ones
+    keep their size in both.
+    """
+    channels, height, width = _image(shape, "lenet", 4)
+    first, second = (0, 0) if min(height, width) >= 32 else (2, 0) if min(height, width) >= 28 else (2, 2)
+    features = [
+        nn.Conv2d(channels, 6, 5, padding=first),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5, padding=second),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+    ]
+    flat = nn.Sequential(*features)(torch.zeros(1, *shape)).shape[1]
+    head = [nn.Linear(flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, outputs)]
+    return nn.Sequential(*features, *head)
+
+
+class Cells(nn.Module):
+    """An LSTM over windows (steps, columns), and a linear head on its last hidden state."""
+
+    def __init__(self, columns: int, outputs: int, hidden: int, layers: int, dense: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(columns, hidden, layers, batch_first=True)
+        width = hidden
+        self.dense: nn.Module = nn.Identity()
+        if dense:
+            self.dense, width = nn.Sequential(nn.Linear(hidden, dense), nn.ReLU()), dense
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One output row a window."""
+        states, _ = self.lstm(x)
+        return torch.as_tensor(self.head(self.dense(states[:, -1])))
+
+
+def lstm(shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: int = 1, dense: int = 0) -> nn.Module:
+    """An LSTM for windows of sensor series: rows of shape (steps, columns)."""
+    if len(shape) != 2:
+        raise ModelError(f"lstm reads windows of shape (steps, columns), the data have rows of shape {shape}")
+    return Cells(shape[1], outputs, hidden, layers, dense)
+
+
+def cnn(
+    shape: tuple[int, ...],
+    outputs: int,
+    channels: Sequence[int] = (32, 64),
+    kernel: int = 3,
+    pool: Sequence[str] = ("max",),
+    activation: str = "relu",
+    hidden: Sequence[int] = (),
+) -> nn.Module:
+    """3x3 convolutions that keep the size, each followed by an activation and a halving pool, then dense layers.
+
+    ``pool`` names the pool after each convolution ("max" or "avg", 3x3 with stride 2); the last one is repeated.
+    """
+    act = _activation(activation)
+    if kernel % 2 == 0:
+        raise ConfigError(f"cnn keeps the size of the image, which needs an odd kernel, not {kernel}")
+    depth, height, width = _image(shape, "cnn", 2)
+    layers: list[nn.Module] = []
+    for index, units in enumerate(channels):
+        layers += [nn.Conv2d(depth, units, kernel, padding=kernel // 2), act()]
+        layers.append(_pool(pool[min(index, len(pool) - 1)]))
+        depth, height, width = units, (height + 1) // 2, (width + 1) // 2
+    layers.append(nn.Flatten())
+    size = depth * height * width
+    for units in hidden:
+        layers += [nn.Linear(size, units), act()]
+        size = units
+    return nn.Sequential(*layers, nn.Linear(size, outputs))
+
+
+NETWORKS: dict[str, Build] = {"linear": linear, "mlp": mlp, "lenet": lenet, "cnn": cnn, "lstm": lstm}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to build a network: plain values, so that another process can follow it too."""
+
+    name: str
+    shape: tuple[int, ...]
+    outputs: int
+    options: dict[str, Any]
+
+    def __call__(self) -> nn.Module:
+        build = NETWORKS.get(self.name) or _imported(self.name)
+        try:
+            return build(self.shape, self.outputs, **self.options)
+        except TypeError as error:
+            message = f"the model {self.name!r} cannot be built with the options {self.options}: {error}"
+            raise ConfigError(message) from error
+
+
+def build_model(name: str, data: FederatedData, **options: Any) -> Model:
+    """The model of that name, or the user's own by import path ("package.module:callable"), for these data.
+
+    The user's callable gets the shape of a row and the number of outputs, and the options.
+    """
+    return Model(Recipe(name, tuple(data.x.shape[1:]), data.outputs, options))
+
+
+def _imported(path: str) -> Build:
+    module, _, attribute = path.partition(":")
+    if not attribute:
+        raise ConfigError(f"there is no model {path!r}; choose one of {', '.join(NETWORKS)}, or give module:callable")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"the model {path!r} cannot be imported: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"the model {path!r} is no callable that takes (shape, outputs)")
+    return found  # type: ignore[no-any-return]
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size
+
+
+def _image(shape: tuple[int, ...], name: str, least: int) -> tuple[int, int, int]:
+    if len(shape) != 3:
+        raise ModelError(f"{name} reads images of shape (channels, height, width), the data have rows of shape {shape}")
+    if min(shape[1:]) < least:
+        raise ModelError(f"{name} needs images of at least {least}x{least}, these are {shape[1]}x{shape[2]}")
+    return shape[0], shape[1], shape[2]
+
+
+def _activation(name: str) -> Callable[[], nn.Module]:
+    known: dict[str, Callable[[], nn.Module]] = {
+        "relu": nn.ReLU,
+        "tanh": nn.Tanh,
+        "sigmoid": nn.Sigmoid,
+        "elu": nn.ELU,
+        "leaky-relu": lambda: nn.LeakyReLU(0.2),
+    }
+    if name not in known:
+        raise ConfigError(f"there is no activation {name!r}; choose one of {', '.join(known)}")
+    return known[name]
+
+
+def _pool(name: str) -> nn.Module:
+    pools: dict[str, Callable[[], nn.Module]] = {
+        "max": lambda: nn.MaxPool2d(3, 2, padding=1),
+        "avg": lambda: nn.AvgPool2d(3, 2, padding=1, count_include_pad=False),
+    }
+    if name not in pools:
+        raise ConfigError(f"there is no pool {name!r}; choose one of {', '.join(pools)}")
+    return pools[name]()

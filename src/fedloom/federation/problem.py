@@ -1,0 +1,115 @@
+"""What is to be learnt: the clients' data, a model, a loss."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedloom.errors import DataError
+from fedloom.federation.data import FederatedData
+from fedloom.federation.device import Device
+from fedloom.federation.kernels import kernel_for
+from fedloom.federation.losses import loss_for
+from fedloom.federation.model import Model, check_fit
+from fedloom.federation.randomness import Draw
+
+_STACK_FLOPS = 8e7  # a step of a stack should do about this much, so that the cost of starting an operation is small
+_STACK_NUMBERS = 2_000_000  # … but its weights should stay near the cache
+_STACK_MOST = 1024
+
+
+class Problem:
+    """Minimise Σ_i p_i f_i(θ), f_i being the mean loss of client i; or find a good θ_i for each client."""
+
+    def __init__(
+        self, data: FederatedData, model: Model, loss: str = "auto", dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.loss = loss_for(data.task, loss)
+        self.model = model
+        self.dtype = dtype
+        self.data = replace(data, x=_cast(data.x, dtype), y=_cast(data.y, dtype))
+        _refuse_infinite(data)
+        check_fit(model, self.x[:2], data.outputs)
+        self.kernel = kernel_for(model, self.loss, dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the kernel: its buffers belong to one process."""
+        return {key: value for key, value in self.__dict__.items() if key != "kernel"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.kernel = kernel_for(self.model, self.loss, self.dtype)
+
+    @property
+    def x(self) -> Tensor:
+        """The features of all rows."""
+        return self.data.x
+
+    @property
+    def y(self) -> Tensor:
+        """The labels of all rows."""
+        return self.data.y
+
+    def with_pool(self) -> Problem:
+        """The same problem with one more client that holds all sources' training rows (for central training)."""
+        return self._on(self.data.with_pool())
+
+    def limited(self, rows: int) -> Problem:
+        """The same problem on devices that can keep only so many training rows."""
+        return self._on(self.data.limited(rows))
+
+    def _on(self, data: FederatedData) -> Problem:
+        other = copy.copy(self)
+        other.data = data
+        return other
+
+    def device(
+        self,
+        clients: int | npt.ArrayLike,
+        draw: Draw | None = None,
+        *,
+        effort: npt.NDArray[np.float64] | None = None,
+        budget: npt.NDArray[np.float64] | None = None,
+    ) -> Device:
+        """One client (an int), or a stack of clients (an array of ids)."""
+        ids = np.atleast_1d(np.asarray(clients, dtype=np.int64))
+        draw = draw if draw is not None else Draw(0)
+        return Device(self, ids, draw, stacked=np.ndim(clients) > 0, effort=effort, budget=budget)
+
+    def stack_size(self, batch: int | None) -> int:
+        """How many clients to compute together: a function of model, data and method alone, never of the machine."""
+        if self.model.layers is None:
+            return 1
+        rows = batch or int(self.data.splits["train"].sizes.double().mean().ceil())
+        work = 6 * self.model.n * max(rows, 1)
+        best = min(_STACK_FLOPS / work, _STACK_NUMBERS / self.model.n, _STACK_MOST)
+        return max(1, int(best))
+
+
+def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
+    return values.to(dtype) if values.is_floating_point() else values
+
+
+def _refuse_infinite(data: FederatedData) -> None:
+    """NaN or infinity in the features would silently become the model's; say which client has it."""
+    x = data.x
+    if not x.is_floating_point() or x.numel() == 0:
+        return
+    low, high = torch.aminmax(x)
+    if bool(torch.isfinite(low) & torch.isfinite(high)):
+        return
+    row = int(torch.nonzero(~torch.isfinite(x.flatten(1)).all(1))[0])
+    for split, owned in data.splits.items():
+        at = row if owned.rows is None else int(torch.nonzero(owned.rows == row)[:1].flatten().sum())
+        if owned.rows is None or bool((owned.rows == row).any()):
+            client = int(torch.searchsorted(owned.offsets, at, right=True)) - 1
+            raise DataError(
+                f"row {row} of {data.name!r} ({split} of client {data.label(client)}) has a value that is not finite; "
+                "fill or drop such rows before training"
+            )

@@ -1,0 +1,50 @@
+"""The methods, one file each, named as their papers name them; this page is the register."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from fedloom.errors import ConfigError
+from fedloom.methods.central import Central
+from fedloom.methods.fedavg import FedAvg
+from fedloom.methods.fedsgd import FedSGD
+from fedloom.methods.local import Local
+from fedloom.methods.method import Context, Method
+
+__all__ = ["REGISTER", "Central", "Context", "Entry", "FedAvg", "FedSGD", "Local", "Method", "lookup", "register"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the register."""
+
+    name: str
+    cls: type[Method]
+    family: str
+    paper: str
+    summary: str
+
+
+REGISTER: dict[str, Entry] = {}
+
+
+def register(name: str, cls: type[Method], family: str, paper: str, summary: str) -> None:
+    """Make a method known by name to the command line, experiment files and the conformance kit."""
+    REGISTER[name] = Entry(name, cls, family, paper, summary)
+
+
+def lookup(name: str) -> Entry:
+    """The method of that name, or an error with the nearest one."""
+    if name not in REGISTER:
+        near = difflib.get_close_matches(name, REGISTER, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(sorted(REGISTER))}"
+        raise ConfigError(f"there is no method {name!r}{hint}")
+    return REGISTER[name]
+
+
+_MCMAHAN = "McMahan et al., AISTATS 2017"
+register("fedavg", FedAvg, "averaging", _MCMAHAN, "local training, then an average of the models")
+register("fedsgd", FedSGD, "averaging", _MCMAHAN, "one gradient of each client, one step of the server")
+register("local", Local, "pole", "–", "every client alone, no cooperation")
+register("central", Central, "pole", "–", "all training data pooled in one place")

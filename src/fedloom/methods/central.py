@@ -1,0 +1,34 @@
+"""The pole of full cooperation: all training data in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from fedloom.federation.device import Device
+from fedloom.federation.replies import Replies
+from fedloom.methods.method import Context
+from fedloom.methods.training import LocalTraining
+from fedloom.types import Memory, Message, State
+
+
+@dataclass(frozen=True)
+class Central(LocalTraining):
+    """Plain training on the pooled rows of all source clients: what one could do if the data were allowed to meet."""
+
+    layout: ClassVar[Literal["rows", "pooled"]] = "pooled"
+
+    def server_init(self, ctx: Context) -> State:
+        return {"x": ctx.theta0}
+
+    def broadcast(self, state: State, clients: Tensor) -> Message:
+        return {"x": state["x"]}
+
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        y, _ = self.train(device, received["x"])
+        return {"dx": y - received["x"]}, memory
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        return {"x": state["x"] + replies.mean("dx")}

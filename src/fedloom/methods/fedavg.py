@@ -1,0 +1,43 @@
+"""FedAvg.
+
+H. B. McMahan, E. Moore, D. Ramage, S. Hampson and B. Agüera y Arcas, "Communication-efficient learning of deep
+networks from decentralized data", AISTATS 2017, Algorithm 1. https://arxiv.org/abs/1602.05629
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedloom.federation.device import Device
+from fedloom.federation.replies import Replies, Weighting
+from fedloom.methods.method import Context
+from fedloom.methods.training import LocalTraining
+from fedloom.types import Memory, Message, State
+
+
+@dataclass(frozen=True)
+class FedAvg(LocalTraining):
+    """Every selected client trains on its own data from the common model; the server averages what they found.
+
+    With more than one local step and clients that differ, the limit is not the minimiser of the average loss: each
+    client drifts towards its own (for quadratics the limit has a closed form, which the conformance kit checks).
+    """
+
+    weighting: Weighting = "size"
+    """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean."""
+
+    def server_init(self, ctx: Context) -> State:
+        return {"x": ctx.theta0}
+
+    def broadcast(self, state: State, clients: Tensor) -> Message:
+        return {"x": state["x"]}
+
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        x = received["x"]
+        y, _ = self.train(device, x)  # ClientUpdate(k, w)
+        return {"dx": y - x}, memory
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        return {"x": state["x"] + replies.mean("dx", self.weighting)}  # w + Σ n_k/n (w_k − w)

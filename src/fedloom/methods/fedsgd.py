@@ -1,0 +1,38 @@
+"""FedSGD: one full-batch gradient of each client, one step of the server.
+
+H. B. McMahan, E. Moore, D. Ramage, S. Hampson and B. Agüera y Arcas, "Communication-efficient learning of deep
+networks from decentralized data", AISTATS 2017, Section 2. https://arxiv.org/abs/1602.05629
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedloom.federation.device import Device
+from fedloom.federation.replies import Replies, Weighting
+from fedloom.methods.method import Context, Method
+from fedloom.types import Memory, Message, Positive, State
+
+
+@dataclass(frozen=True)
+class FedSGD(Method):
+    """Gradient descent on the average loss, its gradient gathered from the clients."""
+
+    lr: Positive = 0.1
+    """η, the server's step size."""
+    weighting: Weighting = "size"
+    """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean."""
+
+    def server_init(self, ctx: Context) -> State:
+        return {"x": ctx.theta0}
+
+    def broadcast(self, state: State, clients: Tensor) -> Message:
+        return {"x": state["x"]}
+
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        return {"g": device.grad(received["x"])}, memory  # g_k = ∇F_k(w_t)
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        return {"x": state["x"] - self.lr * replies.mean("g", self.weighting)}  # w − η Σ n_k/n g_k

@@ -1,0 +1,40 @@
+"""The pole of no cooperation: every client alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from fedloom.federation.device import Device
+from fedloom.federation.replies import Replies
+from fedloom.methods.method import Context
+from fedloom.methods.training import LocalTraining
+from fedloom.types import Memory, Message, State, Vector
+
+
+@dataclass(frozen=True)
+class Local(LocalTraining):
+    """Each client trains its own model on its own data and never sends anything but the word that it is done."""
+
+    evaluates: ClassVar[Literal["global", "personal"]] = "personal"
+
+    def server_init(self, ctx: Context) -> State:
+        return {"x": ctx.theta0}
+
+    def client_init(self, device: Device, received: Message) -> Memory:
+        return {"x": received["x"].expand(*device.n.shape[:-1], -1)}
+
+    def broadcast(self, state: State, clients: Tensor) -> Message:
+        return {"x": state["x"]}  # the first model; a client that has one of its own ignores it
+
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        y, _ = self.train(device, memory["x"])
+        return {}, {"x": y}
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        return state
+
+    def personal(self, device: Device, state: State, memory: Memory) -> Vector:
+        return memory["x"]

@@ -1,0 +1,110 @@
+"""The contract: what a method says about the server, about one client, and about what travels between them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from fedloom.federation.device import Device
+from fedloom.federation.model import Slice
+from fedloom.federation.randomness import Draw
+from fedloom.federation.replies import Replies
+from fedloom.types import Memory, Message, State, Vector
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What a server knows without being told: the round, the clients, the model, and its own randomness."""
+
+    round: int
+    clients: int
+    """N: how many clients can take part."""
+    sizes: Tensor
+    """Training rows of every client, by id."""
+    slices: dict[str, Slice]
+    theta0: Vector
+    draw: Draw
+
+
+class Method(ABC):
+    """A federated method, written for one client.
+
+    A subclass is a frozen dataclass: its fields are hyper-parameters and its functions are the paper's lines. It
+    keeps nothing between calls. Server state, client memory and messages are plain dicts of tensors, so checkpoints,
+    byte counts, channels, executors and deployment work for every method without knowing it.
+
+    Vectors have shape (..., n). A leading axis, when there is one, is a stack of clients: arithmetic broadcasts over
+    it, and a method cannot tell.
+    """
+
+    layout: ClassVar[Literal["rows", "pooled"]] = "rows"
+    """Which federation it works on: clients that hold rows, or one pool that holds the rows of all sources."""
+    reduce: ClassVar[Literal["sum", "each"]] = "sum"
+    """"sum": the server needs only weighted sums of the replies; "each": it looks at single replies."""
+    exact: ClassVar[bool] = False
+    """True: a lossy channel would break an invariant, so it is refused."""
+    per_row: ClassVar[tuple[str, ...]] = ()
+    """Keys of the memory that hold one entry for each of the client's rows."""
+    evaluates: ClassVar[Literal["global", "personal"]] = "global"
+    """Which model is the method's product, and so what is evaluated unless the user says otherwise."""
+
+    @abstractmethod
+    def server_init(self, ctx: Context) -> State:
+        """The server's state before the first round."""
+
+    def client_init(self, device: Device, received: Message) -> Memory:
+        """A client's memory at its first message; made on the client. Default: none."""
+        return {}
+
+    @abstractmethod
+    def broadcast(self, state: State, clients: Tensor) -> Message:
+        """What every selected client is sent."""
+
+    def unicast(self, state: State, clients: Tensor) -> Message:
+        """What each selected client is sent beside that: columns with one row a client. Default: nothing."""
+        return {}
+
+    @abstractmethod
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        """One client's work: the reply, and its new memory, which holds only once the reply was accepted."""
+
+    def settle(self, device: Device, memory: Memory, sent: Message, inbox: Message) -> Memory:
+        """The memory once the reply was accepted. ``sent`` is the reply as the receiver decoded it. Default: keep."""
+        return memory
+
+    @abstractmethod
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        """The server's step on the accepted replies."""
+
+    def model(self, state: State) -> Vector:
+        """θ: the model that the server would hand out. Default: ``state["x"]``."""
+        return state["x"]
+
+    def personal(self, device: Device, state: State, memory: Memory) -> Vector:
+        """The model that this client would use. Default: the server's."""
+        return self.model(state)
+
+    def adapt(self, device: Device, theta: Vector, lr: float, steps: int, split: str) -> Vector:
+        """How a client fits a model to its own few rows before using it. Default: full gradient steps."""
+        return device.sgd(theta, lr, None, steps=steps, split=split)[0]
+
+    def measure(self, device: Device, received: Message, memory: Memory) -> dict[str, Tensor]:
+        """What only clients can measure, one number a client; summed over clients for ``report``. Default: nothing."""
+        return {}
+
+    def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
+        """Scalars for the history, from the state and the sums of what clients measured. Default: the sums."""
+        return {key: float(value) for key, value in sums.items()}
+
+    @property
+    def local_batch(self) -> int | None:
+        """Rows of one local step, which decides how many clients are computed together; None: all rows."""
+        return getattr(self, "batch", None)
+
+
+def stateful(method: Method) -> bool:
+    """Whether its clients remember anything."""
+    return type(method).client_init is not Method.client_init

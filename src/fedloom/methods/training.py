@@ -1,0 +1,36 @@
+"""Local training as most methods do it: so many passes over the client's rows with some optimiser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from fedloom.federation.device import Device
+from fedloom.federation.optimisers import local_optimiser
+from fedloom.methods.method import Method
+from fedloom.types import Count, Positive, Vector
+
+
+@dataclass(frozen=True)
+class LocalTraining(Method):
+    """A method whose clients train from a given model; gives it the usual hyper-parameters."""
+
+    lr: Positive = 0.1
+    """η, the local step size."""
+    batch: Count | None = 32
+    """B, rows of a mini-batch; none: all rows of the client."""
+    epochs: Count = 1
+    """E, passes over the client's rows in a round."""
+    steps: Count | None = None
+    """K, exactly so many local steps a round instead of epochs."""
+    optimiser: Literal["sgd", "momentum", "adam"] = "sgd"
+    """The client's optimiser, started afresh each round."""
+
+    def train(
+        self, device: Device, x: Vector, *, pull: tuple[float, Vector] | None = None, shift: Vector | None = None
+    ) -> tuple[Vector, Tensor]:
+        """The client's model after its local steps from x, and the number of these steps."""
+        rule = local_optimiser(self.optimiser)
+        return device.sgd(x, self.lr, self.batch, self.epochs, self.steps, optimiser=rule, pull=pull, shift=shift)

@@ -1,0 +1,32 @@
+"""The report: tables, plots and the HTML page, made from runs' folders alone.
+
+``write_report(paths, out)`` writes the page. The parts are there for notebooks too: ``find_runs`` reads the folders,
+``group_runs`` gathers repeats, ``rows`` and ``rich_table`` make the table, ``learning_curves``, ``client_spread``,
+``label_picture`` and ``participation_chart`` are plotly figures.
+"""
+
+from fedloom.report.groups import Group, Target, direction, group_runs, metric_names
+from fedloom.report.page import make_target, write_report
+from fedloom.report.plots import client_spread, label_picture, learning_curves, participation_chart
+from fedloom.report.runs import RunRecord, find_runs, read_run
+from fedloom.report.table import html_table, rich_table, rows
+
+__all__ = [
+    "Group",
+    "RunRecord",
+    "Target",
+    "client_spread",
+    "direction",
+    "find_runs",
+    "group_runs",
+    "html_table",
+    "label_picture",
+    "learning_curves",
+    "make_target",
+    "metric_names",
+    "participation_chart",
+    "read_run",
+    "rich_table",
+    "rows",
+    "write_report",
+]

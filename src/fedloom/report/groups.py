@@ -1,0 +1,194 @@
+"""Runs that differ in nothing but the seed are one group: the rows of the table and the lines of the charts."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedloom.report.runs import RunRecord, evaluations, number, pick
+
+_UP = {"accuracy", "f1", "precision", "recall", "auc", "auroc", "r2", "score"}
+_DOWN = {
+    "loss",
+    "mae",
+    "mse",
+    "rmse",
+    "smape",
+    "mape",
+    "error",
+    "fidelity",
+    "gap",
+    "residual",
+    "distance",
+    "perplexity",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Repeats of one experiment. ``repeated`` runs had a seed that was there already and are not counted twice."""
+
+    label: str
+    runs: tuple[RunRecord, ...]
+    repeated: int = 0
+
+    @property
+    def finished(self) -> int:
+        """How many of the runs came to their end."""
+        return sum(run.finished for run in self.runs)
+
+    def finals(self, metric: str, statistic: str = "weighted") -> list[float]:
+        """A metric at the end of each run that has it."""
+        return self.known(lambda run: run.final(metric, statistic))
+
+    def clocks(self, name: str) -> list[float]:
+        """A cumulative clock at the end of each run that has it."""
+        return self.known(lambda run: run.clock(name))
+
+    def known(self, what: Callable[[RunRecord], float | None]) -> list[float]:
+        """Something of each run, without the runs that do not have it."""
+        return [value for run in self.runs if (value := what(run)) is not None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A metric's value to be reached: by the weighted mean over clients, in a round that was evaluated."""
+
+    metric: str
+    value: float
+
+    def reached_at(self, run: RunRecord) -> dict[str, Any] | None:
+        """The first row of the history in which the target is reached."""
+        better = np.less_equal if direction(self.metric) == "down" else np.greater_equal
+        for row in run.history:
+            value = pick(evaluations(row).get(self.metric, {}), "weighted")
+            if value is not None and better(value, self.value):
+                return row
+        return None
+
+
+def direction(metric: str) -> str | None:
+    """Which way a metric gets better, "up" or "down"; None where its name does not tell."""
+    words = set(re.split(r"[^a-z0-9]+", metric.rpartition("/")[2].lower()))
+    if words & _DOWN:
+        return "down"
+    return "up" if words & _UP else None
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Mean and standard deviation over repeats (n − 1 in the denominator); one value alone has no spread."""
+    if not values:
+        return None, None
+    mean = float(np.mean(values))
+    if len(values) == 1:
+        return mean, None
+    return mean, float(np.std(values, ddof=1)) if math.isfinite(mean) else math.nan
+
+
+def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
+    """Gather repeats, in the order in which they come; equal labels are told apart by the settings that differ."""
+    gathered: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        gathered.setdefault(_identity(run), []).append(run)
+    members = [_one_per_seed(group) for group in gathered.values()]
+    labels = _labels(members)
+    return [
+        Group(label, tuple(kept), repeated=len(group) - len(kept))
+        for label, kept, group in zip(labels, members, gathered.values(), strict=True)
+    ]
+
+
+def metric_names(groups: Sequence[Group]) -> list[str]:
+    """All metrics of all groups, the primary one first."""
+    names: dict[str, None] = {}
+    for run in (run for group in groups for run in group.runs):
+        names.update(dict.fromkeys(run.metrics))
+    return sorted(names, key=lambda name: (("/" in name), name.endswith("loss")))
+
+
+def measure_names(groups: Sequence[Group]) -> list[str]:
+    """The scalars that methods measured about themselves, in any run."""
+    names: dict[str, None] = {}
+    for row in (row for group in groups for run in group.runs for row in run.history):
+        measures = row.get("measures")
+        if isinstance(measures, dict):
+            names.update(dict.fromkeys(name for name, value in measures.items() if number(value) is not None))
+    return list(names)
+
+
+def settings(config: dict[str, Any]) -> dict[str, object]:
+    """The settings that make an experiment what it is, flat: ``{"method.lr": 0.1}``; not its name, seed or executor."""
+    return {
+        key: value
+        for key, value in flatten(config).items()
+        if key != "name" and not key.startswith("execution.") and key.rpartition(".")[2] != "seed"
+    }
+
+
+def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, object]:
+    """Nested tables as one, with dotted keys."""
+    flat: dict[str, object] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _identity(run: RunRecord) -> str:
+    """All settings; where these are not the whole experiment, what the run calls itself as well."""
+    known = settings(run.config) | ({} if run.repeatable else {"": run.label})
+    return json.dumps(known, sort_keys=True, default=str)
+
+
+def _one_per_seed(runs: list[RunRecord]) -> list[RunRecord]:
+    """The same seed again (another executor, say) is no repeat and would shrink the spread: the furthest run counts."""
+    best: dict[str, RunRecord] = {}
+    for run in runs:
+        seeds = {key: value for key, value in flatten(run.config).items() if key.rpartition(".")[2] == "seed"}
+        key = json.dumps(seeds, sort_keys=True, default=str) if seeds else f"{run.seed} {run.folder}"
+        if key not in best or (run.finished, run.rounds) > (best[key].finished, best[key].rounds):
+            best[key] = run
+    return list(best.values())
+
+
+def _labels(members: list[list[RunRecord]]) -> list[str]:
+    names = [next((run.label for run in group if run.finished), group[0].label) for group in members]
+    flats = [settings(group[0].config) for group in members]
+    return [
+        f"{name} ({difference})" if (difference := _difference(flat, _namesakes(name, names, flats))) else name
+        for name, flat in zip(names, flats, strict=True)
+    ]
+
+
+def _namesakes(name: str, names: list[str], flats: list[dict[str, object]]) -> list[dict[str, object]]:
+    return [flat for other, flat in zip(names, flats, strict=True) if other == name]
+
+
+def _difference(flat: dict[str, object], others: list[dict[str, object]]) -> str:
+    """What sets one experiment apart from its namesakes, as "lr=0.1, alpha=0.5"."""
+    keys = dict.fromkeys(key for other in others for key in other)
+    differing = [key for key in keys if any(other.get(key) != flat.get(key) for other in others)]
+    leaves = [key.rpartition(".")[2] for key in differing]
+    short = [
+        leaf if leaves.count(leaf) == 1 and leaf != "name" else key for key, leaf in zip(differing, leaves, strict=True)
+    ]
+    return ", ".join(
+        f"{name}={_value_text(flat[key])}" for name, key in zip(short, differing, strict=True) if key in flat
+    )
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, list):
+        return "[" + " ".join(_value_text(item) for item in value) + "]"
+    if isinstance(value, dict):
+        rest = [f"{key}={_value_text(item)}" for key, item in value.items() if key != "name"]
+        return " ".join([str(value["name"])] * ("name" in value) + rest)
+    return str(value).lower() if isinstance(value, bool) else str(value)

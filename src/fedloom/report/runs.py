@@ -1,0 +1,236 @@
+"""Reading runs back from their folders: nothing but the files, so that a report can be made anywhere, at any time.
+
+A run that is still going, or was killed, has no ``summary.json`` and perhaps half a last line of history; it can be
+reported as far as it got. Anything else that does not read is damage, and is said with file and line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedloom.errors import RunError
+
+HISTORY = "history.jsonl"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run as its folder tells it; ``summary`` is empty while the run has not finished."""
+
+    folder: Path
+    config: dict[str, Any]
+    config_text: str
+    data: dict[str, Any]
+    history: tuple[dict[str, Any], ...]
+    summary: dict[str, Any]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return bool(self.summary.get("finished", False))
+
+    @property
+    def method(self) -> str:
+        """The method's name, or the folder's where no file gives one."""
+        return str(self.summary.get("method") or section(self.config, "method").get("name") or self.folder.name)
+
+    @property
+    def label(self) -> str:
+        """What the run calls itself in a comparison."""
+        return str(self.summary.get("label") or self.method)
+
+    @property
+    def seed(self) -> int | None:
+        """The seed, where it is known."""
+        seed = self.summary.get("seed", self.config.get("seed"))
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the settings are the whole experiment; those of a Python program's own objects are not."""
+        return bool(self.config) and self.config.get("made_by") != "python"
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were completed."""
+        return int(self.history[-1]["round"]) if self.history else 0
+
+    @property
+    def planned_rounds(self) -> int | None:
+        """How many rounds the settings ask for."""
+        rounds = self.config.get("rounds")
+        return rounds if isinstance(rounds, int) else None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of everything that was evaluated, the loss last; the first is the run's primary metric."""
+        names: dict[str, None] = dict.fromkeys(section(self.summary, "spread"))
+        for row in self.history:
+            names.update(dict.fromkeys(evaluations(row)))
+        return tuple(sorted(names, key=lambda name: (("/" in name), name.endswith("loss"))))
+
+    def final(self, metric: str, statistic: str = "weighted") -> float | None:
+        """A metric at the end: from the summary, or from the last round that was evaluated."""
+        ending = section(self.summary, "spread").get(metric)
+        if isinstance(ending, dict) and (value := pick(ending, statistic)) is not None:
+            return value
+        rows = (evaluations(row).get(metric) for row in reversed(self.history))
+        return next((value for row in rows if row and (value := pick(row, statistic)) is not None), None)
+
+    def clock(self, name: str) -> float | None:
+        """A cumulative clock at the end, by its name in the history: bytes_up, simulated_seconds, …"""
+        value = number(self.summary.get(name))
+        if value is None and self.history:
+            value = number(self.history[-1].get(name))
+        return value
+
+
+def section(table: dict[str, Any], key: str) -> dict[str, Any]:
+    """The table under a key, or an empty one."""
+    found = table.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def number(value: object) -> float | None:
+    """A JSON value as a number; None for anything that is not one. NaN and infinity stay what they are."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)
+
+
+def pick(statistics: dict[str, Any], statistic: str) -> float | None:
+    """One statistic of a metric; a weighted mean that was not recorded is the plain mean, null stands for NaN."""
+    key = "mean" if statistic == "weighted" and statistic not in statistics else statistic
+    return math.nan if key in statistics and statistics[key] is None else number(statistics.get(key))
+
+
+def evaluations(row: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Every metric of a history row: those of the main evaluation by name, those of others as "EVALUATION/metric"."""
+    found = {name: value for name, value in section(row, "evaluation").items() if isinstance(value, dict)}
+    for evaluation, metrics in section(row, "evaluations").items():
+        if isinstance(metrics, dict):
+            found |= {f"{evaluation}/{name}": value for name, value in metrics.items() if isinstance(value, dict)}
+    return found
+
+
+def read_run(folder: str | Path) -> RunRecord:
+    """Read one run's folder; RunError names the file and the line that is damaged."""
+    folder = Path(folder)
+    if not (folder / HISTORY).is_file():
+        raise RunError(f"{folder}: not a run: there is no {HISTORY} in it. Give the folder of a run or of a comparison")
+    config_text = _read_text(folder / "config.toml") or ""
+    summary = _read_json(folder / "summary.json")
+    return RunRecord(
+        folder=folder,
+        config=_parse_toml(folder / "config.toml", config_text),
+        config_text=config_text,
+        data=_read_json(folder / "data.json"),
+        history=_read_history(folder / HISTORY, complete=bool(summary)),
+        summary=summary,
+    )
+
+
+def find_runs(paths: str | Path | Iterable[str | Path]) -> list[RunRecord]:
+    """All runs of the given paths, each a run's folder or a folder that holds some at any depth, sorted by name."""
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    folders: dict[Path, Path] = {}
+    for path in map(Path, given):
+        found = run_folders(path)
+        if not found:
+            what = f"no run in it or below it (a run's folder has a {HISTORY})" if path.is_dir() else "no such folder"
+            raise RunError(f"{path}: {what}. Check the path, or start a run with `fedloom run`")
+        for folder in found:
+            folders.setdefault(folder.resolve(), folder)
+    return [read_run(folder) for folder in folders.values()]
+
+
+def run_folders(path: Path) -> list[Path]:
+    """The folders of runs at or below a path, sorted with numbers as numbers: "seed-2" before "seed-10"."""
+    found = []
+    for root, below, files in os.walk(path):
+        if HISTORY in files:
+            found.append(Path(root))
+            below.clear()
+        else:
+            below[:] = sorted((name for name in below if not name.startswith(".")), key=_natural)
+    return found
+
+
+def _natural(name: str) -> list[tuple[int, float, str]]:
+    parts = re.split(r"(\d+(?:\.\d+)?)", name)
+    return [(0, float(part), "") if part[0].isdecimal() else (1, 0.0, part) for part in parts if part]
+
+
+def _read_text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        raise RunError(f"{path}, line {line}: damaged: not text in UTF-8. {_REMEDY}") from error
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read: {error.strerror}. Check the file and its permissions") from error
+
+
+_REMEDY = "Restore the file from a copy, or leave this run out"
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    text = _read_text(path)
+    return {} if text is None else _parse_object(path, text, 1)
+
+
+def _parse_object(path: Path, text: str, line: int) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        at = line + getattr(error, "lineno", 1) - 1
+        raise RunError(f"{path}, line {at}: damaged: {getattr(error, 'msg', 'nested too deep')}. {_REMEDY}") from error
+    if not isinstance(value, dict):
+        raise RunError(f"{path}, line {line}: damaged: not a JSON object. {_REMEDY}")
+    return value
+
+
+def _parse_toml(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        where = re.search(r"\(at line (\d+)", str(error))
+        line = int(where[1]) if where else text.count("\n") + 1
+        raise RunError(f"{path}, line {line}: damaged: {str(error).split(' (at ')[0]}. {_REMEDY}") from error
+
+
+def _read_history(path: Path, *, complete: bool) -> tuple[dict[str, Any], ...]:
+    """The rows in order of their rounds. A last line cut short by a kill is dropped unless the run had finished."""
+    lines = (_read_text(path) or "").split("\n")
+    tail = lines.pop()
+    rows = [_parse_row(path, text, at) for at, text in enumerate(lines, 1) if text.strip()]
+    if tail.strip() and (complete or _is_json(tail)):
+        rows.append(_parse_row(path, tail, len(lines) + 1))
+    by_round = {row["round"]: row for row in rows}
+    return tuple(by_round[index] for index in sorted(by_round))
+
+
+def _parse_row(path: Path, text: str, line: int) -> dict[str, Any]:
+    row = _parse_object(path, text, line)
+    value = number(row.get("round"))
+    if value is None or not math.isfinite(value) or value < 0 or value != int(value):
+        raise RunError(f'{path}, line {line}: damaged: "round" is not a whole number. {_REMEDY}')
+    return row
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

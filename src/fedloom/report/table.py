@@ -1,0 +1,308 @@
+"""The table: one row for each experiment, mean ± standard deviation over its repeats, the best value marked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from fedloom.report.groups import Group, Target, direction, mean_and_std, metric_names, settings
+from fedloom.report.runs import RunRecord, number
+from fedloom.report.words import MISSING, Kind, counted, lower_first, name_text, plain, sized, spread_text, text, timed
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+NOT_REACHED = "not reached"
+_SPREAD = {"std": "spread over clients", "worst_tenth": "worst tenth"}
+_CLOCKS = (
+    ("bytes_up", "bytes up", sized),
+    ("bytes_down", "bytes down", sized),
+    ("simulated_seconds", "simulated time", timed),
+    ("gradient_evaluations", "gradient evaluations", counted),
+    ("wall_seconds", "wall time", timed),
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One quantity of the table: where it stands, how it is found in a run, written and judged."""
+
+    key: str
+    heading: str
+    title: str
+    read: Callable[[RunRecord], float | None]
+    kind: Kind
+    better: str | None = None
+    missing: str = MISSING
+    goal: str = ""
+
+    @property
+    def full_title(self) -> str:
+        """The title where no heading stands above it: with the goal that it leads to."""
+        return f"{self.title} to {self.goal}" if self.goal else self.title
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Mean and spread of one quantity over the repeats; ``known`` of ``runs`` repeats have it."""
+
+    column: Column
+    mean: float | None
+    std: float | None
+    known: int
+    runs: int
+    best: bool = False
+
+    @property
+    def value(self) -> str:
+        """The mean in the column's units."""
+        return self.column.missing if self.mean is None else text(self.column.kind, self.mean)
+
+    @property
+    def spread(self) -> str:
+        """What follows the mean: its ± (of a clock only where the repeats differ), and how many repeats got there."""
+        if self.mean is None:
+            return ""
+        some = [f"({self.known} of {self.runs})"] * (self.known < self.runs)
+        quiet = self.column.heading in ("cost", "target") and not self.std
+        return " ".join(some if quiet else [spread_text(self.column.kind, self.mean, self.std), *some])
+
+    @property
+    def text(self) -> str:
+        """Mean ± standard deviation; a cost is its mean alone, for a terminal is narrow."""
+        if self.column.heading == "cost":
+            return self.value
+        return f"{self.value} {self.spread}".strip()
+
+
+def columns(groups: Sequence[Group], target: Target | None = None) -> list[Column]:
+    """What there is to tell about these runs: metrics, spread over clients, costs and the way to a target."""
+    metrics = metric_names(groups)
+    found = [Column(name, "quality", name_text(name), _final(name), plain, direction(name)) for name in metrics]
+    for name in metrics[:1]:
+        for statistic, title in _SPREAD.items():
+            better = "down" if statistic == "std" else direction(name)
+            key = f"{name}_{statistic}"
+            found.append(Column(key, "clients", title.capitalize(), _final(name, statistic), plain, better))
+    if target is not None:
+        found += _target_columns(target)
+    found.append(Column("rounds", "cost", "Rounds", lambda run: run.rounds, counted))
+    found += [Column(key, "cost", title.capitalize(), _clock(key), kind) for key, title, kind in _CLOCKS]
+    return found
+
+
+def cells(groups: Sequence[Group], target: Target | None = None) -> list[list[Cell]]:
+    """The table's body, one list for each group; the best of each column among groups on the same data is marked."""
+    found = []
+    by_column = [[_cell(column, group) for group in groups] for column in columns(groups, target)]
+    contests = [_contest(group) for group in groups]
+    for column in by_column:
+        best = {contest: _best(column, contests, contest) for contest in contests}
+        found.append(
+            [
+                Cell(c.column, c.mean, c.std, c.known, c.runs, best=c.mean is not None and c.mean == best[contest])
+                for c, contest in zip(column, contests, strict=True)
+            ]
+        )
+    return [list(row) for row in zip(*found, strict=True)]
+
+
+def rows(groups: Sequence[Group], target: Target | None = None) -> list[dict[str, Any]]:
+    """The table as plain dicts of numbers: for each quantity its mean and, as NAME_std_over_runs, its spread."""
+    found = []
+    for group, line in zip(groups, cells(groups, target), strict=True):
+        row: dict[str, Any] = {"label": group.label, "runs": len(group.runs), "finished": group.finished}
+        for cell in line:
+            row[cell.column.key] = cell.mean
+            row[f"{cell.column.key}_std_over_runs"] = cell.std
+            if cell.column.heading == "target":
+                row[f"{cell.column.key}_reached_by"] = cell.known
+        found.append(row)
+    return found
+
+
+def rich_table(groups: Sequence[Group], target: Target | None = None, width: int | None = None) -> Table:
+    """The table for a terminal. What is equal in all rows goes into the caption; given a width, the columns that matter
+    least make way.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    body = cells(groups, target)
+    caption = []
+    shown = []
+    for at, column in enumerate(columns(groups, target)):
+        texts = {line[at].text for line in body}
+        if column.heading == "cost" and len(texts) == 1:
+            caption.append(f"{column.title.lower()}: {texts.pop()}")
+        else:
+            shown.append(at)
+    left_out = _make_way(body, shown, groups, width)
+    if left_out:
+        caption.append("not shown for want of width: " + ", ".join(title.lower() for title in left_out))
+    table = Table(box=None, pad_edge=False, header_style="bold", caption="; ".join(caption), caption_justify="left")
+    table.add_column("Method", no_wrap=True)
+    table.add_column("Runs", justify="right")
+    for at in shown:
+        table.add_column(_two_lines(body[0][at].column.full_title), justify="right", no_wrap=True)
+    for group, line in zip(groups, body, strict=True):
+        marked = [Text(line[at].text, style="bold green" if line[at].best else "") for at in shown]
+        table.add_row(Text(group.label), runs_text(group), *marked)
+    return table
+
+
+def html_table(groups: Sequence[Group], target: Target | None = None) -> str:
+    """The table for the page: headings in two rows, every column sortable, the best value marked in words too."""
+    body = cells(groups, target)
+    shown = columns(groups, target)
+    starts = [at == 0 or shown[at - 1].heading != column.heading for at, column in enumerate(shown)]
+    titles = "".join(_html_title(column, at + 2, starts[at]) for at, column in enumerate(shown))
+    lines = "".join(
+        _html_row(group, at, line, starts) for at, (group, line) in enumerate(zip(groups, body, strict=True))
+    )
+    return (
+        '<div class="scroll" role="region" aria-label="Table of results" tabindex="0"><table class="results">'
+        f"<caption>{_html_caption(groups, body)}</caption>"
+        f'<thead><tr><td colspan="2"></td>{_html_headings(shown)}</tr>'
+        '<tr><th scope="col" data-sort="0"><button type="button">Method</button></th>'
+        f'<th scope="col" data-sort="1" class="number"><button type="button">Runs</button></th>{titles}</tr></thead>'
+        f"<tbody>{lines}</tbody></table></div>"
+    )
+
+
+def _html_caption(groups: Sequence[Group], body: list[list[Cell]]) -> str:
+    words = ["Single runs: a spread over repeats takes two or more."]
+    if any(len(group.runs) > 1 for group in groups):
+        words = ["Mean ± standard deviation over the repeats."]
+    if any(cell.best for line in body for cell in line):
+        words.append('<span class="best-mark">Marked</span>: the best of its column.')
+    return " ".join(words)
+
+
+def runs_text(group: Group) -> str:
+    """How many repeats there are, and how many of them are finished where not all are."""
+    count = len(group.runs)
+    if group.finished == count:
+        return str(count)
+    return "1, not finished" if count == 1 else f"{count}, {group.finished} finished"
+
+
+def _final(metric: str, statistic: str = "weighted") -> Callable[[RunRecord], float | None]:
+    return lambda run: run.final(metric, statistic)
+
+
+def _clock(name: str) -> Callable[[RunRecord], float | None]:
+    return lambda run: run.clock(name)
+
+
+def _target_columns(target: Target) -> list[Column]:
+    """Rounds, bytes (up and down) and simulated seconds until the target was first reached."""
+
+    def until(*clocks: str) -> Callable[[RunRecord], float | None]:
+        def read(run: RunRecord) -> float | None:
+            row = target.reached_at(run)
+            values = [] if row is None else [number(row.get(clock)) for clock in clocks]
+            return None if not values or None in values else sum(value for value in values if value is not None)
+
+        return read
+
+    asked = (
+        ("rounds", ("round",), counted),
+        ("bytes", ("bytes_up", "bytes_down"), sized),
+        ("seconds", ("simulated_seconds",), timed),
+    )
+    sign = "≤" if direction(target.metric) == "down" else "≥"
+    goal = f"{lower_first(name_text(target.metric))} {sign} {target.value:g}"
+    return [
+        Column(f"{key}_to_target", "target", key.capitalize(), until(*clocks), kind, "down", NOT_REACHED, goal)
+        for key, clocks, kind in asked
+    ]
+
+
+def _cell(column: Column, group: Group) -> Cell:
+    values = group.known(column.read)
+    mean, std = mean_and_std(values)
+    return Cell(column, mean, std, len(values), len(group.runs))
+
+
+def _contest(group: Group) -> str:
+    """Groups compete where data and evaluation are the same."""
+    flat = settings(group.runs[0].config)
+    return repr(sorted((key, str(value)) for key, value in flat.items() if key.startswith(("data.", "evaluation."))))
+
+
+def _best(column: list[Cell], contests: list[str], contest: str) -> float | None:
+    means = [cell.mean for cell, other in zip(column, contests, strict=True) if other == contest]
+    known = [mean for mean in means if mean is not None and math.isfinite(mean)]
+    if len(means) < 2 or not known or column[0].column.better is None:
+        return None
+    return max(known) if column[0].column.better == "up" else min(known)
+
+
+def _make_way(body: list[list[Cell]], shown: list[int], groups: Sequence[Group], width: int | None) -> list[str]:
+    """Take columns out of ``shown`` from the right, costs first, until the rest fits; returns their titles."""
+    left_out: list[str] = []
+    if width is None:
+        return left_out
+
+    def needs(at: int) -> int:
+        heading = max(len(part) for part in _two_lines(body[0][at].column.full_title).split("\n"))
+        return max(heading, *(len(line[at].text) for line in body))
+
+    rank = {"quality": 0, "target": 1, "clients": 2, "cost": 3}
+    expendable = sorted(shown[1:], key=lambda at: (rank[body[0][at].column.heading], at))
+    fixed = max(len(group.label) for group in groups) + 1 + max(len(runs_text(group)) for group in groups) + 4
+    while expendable and fixed + sum(needs(at) + 2 for at in shown) > width:
+        at = expendable.pop()
+        shown.remove(at)
+        left_out.insert(0, body[0][at].column.full_title)
+    return left_out
+
+
+def _two_lines(title: str) -> str:
+    """A heading broken at the blank nearest to its middle."""
+    blanks = [at for at, letter in enumerate(title) if letter == " "]
+    if not blanks or len(title) <= 9:
+        return title
+    middle = min(blanks, key=lambda at: abs(at - len(title) / 2))
+    return f"{title[:middle]}\n{title[middle + 1 :]}"
+
+
+def _html_headings(shown: list[Column]) -> str:
+    goal = next((column.goal for column in shown if column.goal), "")
+    names = {"quality": "Quality", "clients": "Over clients", "target": f"To {escape(goal)}", "cost": "Cost"}
+    spans = {key: sum(column.heading == key for column in shown) for key in names}
+    return "".join(
+        f'<th scope="colgroup" colspan="{span}" class="group">{names[key]}</th>' for key, span in spans.items() if span
+    )
+
+
+def _html_title(column: Column, at: int, starts: bool) -> str:
+    arrow = {
+        "up": " <span aria-label='higher is better'>↑</span>",
+        "down": " <span aria-label='lower is better'>↓</span>",
+    }
+    title = escape(column.title) + arrow.get(column.better or "", "")
+    kind = "number starts" if starts else "number"
+    return f'<th scope="col" data-sort="{at}" class="{kind}"><button type="button">{title}</button></th>'
+
+
+def _html_row(group: Group, at: int, line: list[Cell], starts: list[bool]) -> str:
+    runs = f'<td class="number" data-value="{len(group.runs)}">{escape(runs_text(group))}</td>'
+    return (
+        f'<tr><th scope="row"><span class="swatch" data-colour="{at}" aria-hidden="true"></span>'
+        f"{escape(group.label)}</th>{runs}{''.join(map(_html_cell, line, starts))}</tr>"
+    )
+
+
+def _html_cell(cell: Cell, starts: bool) -> str:
+    value = "" if cell.mean is None else f"{cell.mean:.9g}"
+    shown = escape(cell.value)
+    if cell.best:
+        shown = f'<span class="best-mark">{shown}<span class="unseen"> (best)</span></span>'
+    spread = f' <span class="spread">{escape(cell.spread)}</span>' if cell.spread else ""
+    kind = f"number {cell.column.heading}{' starts' * starts}"
+    return f'<td class="{kind}" data-value="{value}">{shown}{spread}</td>'

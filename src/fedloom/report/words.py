@@ -1,0 +1,106 @@
+"""How the report says numbers and names: units that people read, one way for table, cards, charts and captions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+MISSING = "–"
+
+_NAMES = {"f1": "F1", "mae": "MAE", "mse": "MSE", "rmse": "RMSE", "smape": "SMAPE", "mape": "MAPE", "auc": "AUC"}
+
+
+def name_text(key: str) -> str:
+    """A key of the history as words: ``balanced_accuracy`` → "Balanced accuracy", ``target/mae`` → "MAE (target)"."""
+    evaluation, _, metric = key.rpartition("/")
+    words = [_NAMES.get(word.lower(), word) for word in metric.replace("_", " ").split()]
+    if words and words[0].islower():
+        words[0] = words[0].capitalize()
+    text = " ".join(words) or metric
+    return f"{text} ({evaluation})" if evaluation else text
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How numbers of one size are written: divided by ``size``, with decimals (None: as 1.23e-05) and a unit."""
+
+    size: float = 1.0
+    decimals: int | None = 0
+    unit: str = ""
+
+    def text(self, value: float, *, unit: bool = True) -> str:
+        """The number; a value too small for the decimals is said to be below the last of them."""
+        scaled = value / self.size
+        if self.decimals is None:
+            digits = f"{scaled:.3g}"
+        elif scaled != 0 and round(scaled, self.decimals) == 0:
+            digits = f"<{10.0**-self.decimals:.{self.decimals}f}"
+        else:
+            digits = f"{scaled:,.{self.decimals}f}"
+        return f"{digits} {self.unit}" if unit and self.unit else digits
+
+
+Kind = Callable[[float], Scale]
+"""A kind of quantity chooses the scale for a value."""
+
+
+def plain(value: float) -> Scale:
+    """A metric, with about four digits that matter."""
+    size = abs(value)
+    if size and not 0.001 <= size < 1e5:
+        return Scale(decimals=None)
+    return Scale(decimals=3 if size < 10 else 2 if size < 100 else 1)
+
+
+def counted(value: float) -> Scale:
+    """A count: 12,345 in full, above a million 1.23 M."""
+    for unit, size in (("G", 1e9), ("M", 1e6)):
+        if abs(value) >= size:
+            return Scale(size, _three_digits(value / size), unit)
+    return Scale(decimals=0 if value == int(value) or abs(value) >= 100 else 1)
+
+
+def sized(value: float) -> Scale:
+    """Bytes in decimal units: 1 kB = 1,000 B."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(value) >= size:
+            return Scale(size, _three_digits(value / size), unit)
+    return Scale(unit="B")
+
+
+def timed(value: float) -> Scale:
+    """A time in the unit that suits it: 0.42 s, 12.5 s, 3.4 min, 2.1 h, 1.5 d."""
+    for unit, size, least in (("d", 86400.0, 172800.0), ("h", 3600.0, 7200.0), ("min", 60.0, 180.0)):
+        if value >= least:
+            return Scale(size, 1, unit)
+    return Scale(decimals=1 if value >= 10 else 2, unit="s")
+
+
+def text(kind: Kind, value: float | None) -> str:
+    """A value in the words of its kind."""
+    if value is None:
+        return MISSING
+    return kind(value).text(value) if math.isfinite(value) else "not finite"
+
+
+def spread_text(kind: Kind, mean: float, std: float | None) -> str:
+    """What follows a mean: "± 0.012", in the mean's unit and decimals; "± –" where there is nothing to spread."""
+    if std is None:
+        return f"± {MISSING}"
+    finite = math.isfinite(mean) and math.isfinite(std)
+    return f"± {kind(mean).text(std, unit=False)}" if finite else "± not finite"
+
+
+def _three_digits(scaled: float) -> int:
+    return 2 if abs(scaled) < 9.995 else 1 if abs(scaled) < 99.95 else 0
+
+
+def lower_first(title: str) -> str:
+    """A title in the middle of a sentence; "MAE" and "F1" stay as they are."""
+    return title if title[1:2].isupper() or title[1:2].isdigit() else title[:1].lower() + title[1:]
+
+
+def plural(count: int, word: str) -> str:
+    """ "1 run", "3 runs"."""
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"

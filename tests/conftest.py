@@ -1,0 +1,28 @@
+"""For all tests: one torch thread, reproducible hypothesis, and global random states left as they were."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+sys.path.append(str(Path(__file__).parent))  # for ``import problems``, in worker processes too
+
+torch.set_num_threads(1)
+settings.register_profile("fedloom", deadline=None, derandomize=True, max_examples=40, database=None)
+settings.load_profile("fedloom")
+
+
+@pytest.fixture(autouse=True)
+def _global_random_states() -> Iterator[None]:
+    ours, numpys, torchs = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    yield
+    random.setstate(ours)
+    np.random.set_state(numpys)
+    torch.set_rng_state(torchs)

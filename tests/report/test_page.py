@@ -1,0 +1,336 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fedloom.errors import RunError
+from fedloom.report import write_report
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+in_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
+EVIL = "</script><script>alert(1)</script>"
+
+
+class Page(HTMLParser):
+    """What matters of a page: tags with their attributes, headings in order, visible text, scripts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.headings, self.text, self.scripts = [], [], "", []
+        self.inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.inside = tag
+        if re.fullmatch(r"h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data):
+        if self.inside == "script":
+            self.scripts[-1] += data
+        elif self.inside != "style":
+            self.text += data
+
+    def handle_endtag(self, tag):
+        self.inside = ""
+
+    def having(self, attribute):
+        return [attributes[attribute] for _, attributes in self.tags if attribute in attributes]
+
+
+@pytest.fixture(scope="module")
+def report(comparison, tmp_path_factory):
+    return write_report(comparison, tmp_path_factory.mktemp("report") / "report.html", target=0.9)
+
+
+@pytest.fixture(scope="module")
+def page(report):
+    return Page(report.read_text(encoding="utf-8"))
+
+
+def write(make_run, tmp_path, **settings):
+    out = write_report(make_run(**settings), tmp_path / "report.html")
+    return Page(out.read_text(encoding="utf-8"))
+
+
+def payload(page):
+    return json.loads(page.scripts[0])
+
+
+def test_the_page_asks_the_network_for_nothing(page):
+    assert not [value for value in page.having("src") + page.having("href") if not value.startswith("#")]
+    assert not [tag for tag, _ in page.tags if tag in ("link", "iframe", "img", "object", "embed", "base")]
+    (policy,) = [each["content"] for tag, each in page.tags if tag == "meta" and "http-equiv" in each]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "http" not in policy
+
+
+def test_style_and_own_script_name_no_address(report):
+    text = report.read_text(encoding="utf-8")
+    style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
+    assert "url(" not in style
+    assert "@import" not in style
+    assert "http" not in text[text.rindex("<script>") :]
+
+
+def test_plotly_is_in_the_page_exactly_once_and_the_rest_is_small(report, page):
+    from plotly.offline import get_plotlyjs
+
+    assert sum("Plotly, Inc." in script for script in page.scripts) == 1
+    assert len(page.scripts) == 3
+    assert report.stat().st_size < len(get_plotlyjs().encode()) + 400_000
+
+
+def test_headings_go_down_one_level_at_a_time(page):
+    assert page.headings[0] == 1
+    assert page.headings.count(1) == 1
+    assert all(after - before <= 1 for before, after in zip(page.headings, page.headings[1:], strict=False))
+
+
+def test_every_chart_has_words_and_controls_have_labels(page):
+    charts = [each for tag, each in page.tags if tag == "div" and each.get("role") == "img"]
+    assert {each["id"].removeprefix("chart-") for each in charts} == set(payload(page)["charts"])
+    assert all(each["aria-label"] for each in charts)
+    tags = [tag for tag, _ in page.tags]
+    assert all(tags[at - 1] == "label" for at, tag in enumerate(tags) if tag in ("select", "input"))
+
+
+def test_ids_are_unique(page):
+    ids = page.having("id")
+    assert len(ids) == len(set(ids))
+
+
+def test_the_page_of_a_comparison_has_all_its_charts(page):
+    assert set(payload(page)["charts"]) == {"learning", "clients", "spread", "fates", "measures", "labels"}
+    assert set(payload(page)["charts"]["learning"]["axes"]) == {
+        "round", "simulated_seconds", "bytes", "gradient_evaluations", "wall_seconds",
+    }  # fmt: skip
+
+
+def test_the_page_says_what_was_run_and_how_to_get_it_again(page, comparison):
+    text = page.text
+    for words in (
+        "central, fedavg and local on digits",
+        "20 clients",
+        "3 experiments, 3 repeats each",
+        "Judged: the global model, on all clients, test split.",
+        f"fedloom run {comparison}/fedavg/seed-2/config.toml",
+        "Dirichlet with α = 0.3",
+        "Label distance",
+        "partition = ",
+        "not reached",
+    ):
+        assert words in text
+    summary = json.loads((comparison / "fedavg/seed-2/summary.json").read_text())
+    assert summary["theta_sha256"] in text
+
+
+def test_paths_below_the_working_folder_are_told_from_there(make_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = write(make_run, tmp_path, where="runs/my run", rounds=2)
+    assert "fedloom run 'runs/my run/config.toml'" in page.text
+    assert "fedloom report 'runs/my run' --out report.html" in page.text
+
+
+def test_a_run_of_a_python_program_has_no_command_to_get_it_again(make_run, tmp_path):
+    folder = make_run(rounds=2)
+    (folder / "config.toml").write_text('made_by = "python"\nseed = 0\n[method]\nname = "fedavg"\n')
+    page = Page(write_report(folder, tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert "fedloom run" not in page.text
+    assert "made by a Python program" in page.text
+
+
+def test_a_comparison_that_recorded_its_command_shows_it(make_run, tmp_path):
+    make_run("all/fedavg/seed-0", rounds=2)
+    (tmp_path / "all/compare.json").write_text(
+        json.dumps({"command": ["fedloom", "compare", "fedavg", "--data", "my digits"]})
+    )
+    text = write_report(tmp_path / "all", tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "fedloom compare fedavg --data &#x27;my digits&#x27;" in text
+
+
+def test_a_quiet_run_has_no_section_on_participation_or_measures(make_run, tmp_path):
+    page = write(make_run, tmp_path, method="local", lossy=False)
+    assert set(payload(page)["charts"]) == {"learning", "clients", "spread", "labels"}
+
+
+def test_an_unfinished_run_is_reported_with_a_word_of_warning(make_run, tmp_path):
+    page = write(make_run, tmp_path, finished=False, rounds=4, planned=50)
+    assert "fedavg, seed 0 is not finished: round 4 of 50" in page.text
+    assert "fedloom resume" in page.text
+
+
+def test_a_run_with_a_history_alone_is_reported(make_run, tmp_path):
+    folder = make_run(rounds=20, finished=False)
+    for name in ("config.toml", "data.json"):
+        (folder / name).unlink()
+    page = Page(write_report(folder, tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert set(payload(page)["charts"]) == {"learning", "spread", "fates", "measures"}
+
+
+def test_a_run_that_was_never_evaluated_is_reported(make_run, tmp_path):
+    folder = make_run(method="local", rounds=1, finished=False)
+    (folder / "history.jsonl").write_text('{"round": 0}\n{"round": 1}\n')
+    page = Page(write_report(folder, tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert "No round has been evaluated yet" in page.text
+
+
+def test_a_run_without_a_single_row_is_an_error(make_run, tmp_path):
+    folder = make_run(rounds=1, finished=False)
+    (folder / "history.jsonl").write_text("")
+    with pytest.raises(RunError, match="nothing to report"):
+        write_report(folder, tmp_path / "r.html")
+
+
+def test_a_target_on_a_metric_that_is_not_there_names_those_that_are(make_run, tmp_path):
+    with pytest.raises(RunError, match="no metric 'f1' in these runs; they have: accuracy, loss"):
+        write_report(make_run(rounds=1), tmp_path / "r.html", target=0.5, metric="f1")
+
+
+def poisoned(make_run):
+    folder = make_run(name=EVIL, method=EVIL, label=EVIL, rounds=3)
+    for name in ("data.json", "summary.json", "history.jsonl"):
+        path = folder / name
+        text = path.read_text().replace("accuracy", EVIL.replace("/", "\\/")).replace("gradient_norm", EVIL)
+        path.write_text(text.replace('"labels": ["0"', f'"labels": [{json.dumps(EVIL)}').replace("Dirichlet", EVIL))
+    return folder
+
+
+def test_nothing_that_a_user_wrote_becomes_markup(make_run, tmp_path):
+    out = write_report(poisoned(make_run), tmp_path / "r.html", title=EVIL)
+    page = Page(out.read_text(encoding="utf-8"))
+    assert len(page.scripts) == 3
+    assert EVIL in page.text
+    assert "<script" not in page.scripts[0]
+    json.loads(page.scripts[0])
+
+
+def test_a_long_history_does_not_swell_the_page(make_run, tmp_path):
+    folder = make_run(rounds=1, finished=False)
+    row = {
+        "bytes_up": 1,
+        "bytes_down": 1,
+        "simulated_seconds": 1.234567,
+        "evaluation": {"accuracy": {"mean": 0.123456}},
+    }
+    (folder / "history.jsonl").write_text("".join(json.dumps({"round": at} | row) + "\n" for at in range(20_000)))
+    out = write_report(folder, tmp_path / "r.html")
+    page = Page(out.read_text(encoding="utf-8"))
+    assert len(payload(page)["charts"]["learning"]["axes"]["round"]["values"][0]) == 2000
+    assert "Long histories are thinned evenly" in page.text
+    assert len(page.scripts[0]) < 200_000
+
+
+def test_the_same_runs_give_the_same_page(make_run, tmp_path):
+    folder = make_run(rounds=3)
+    out = tmp_path / "r.html"
+    assert write_report(folder, out).read_bytes() == write_report(folder, out).read_bytes()
+
+
+def test_a_folder_as_the_place_gets_a_file_named_report(make_run):
+    folder = make_run(rounds=1)
+    assert write_report(folder, folder) == folder / "report.html"
+    assert oct((folder / "report.html").stat().st_mode)[-3:] == "644"
+
+
+def test_folders_on_the_way_are_made(make_run, tmp_path):
+    assert write_report(make_run(rounds=1), tmp_path / "a/b/r.html").is_file()
+
+
+def test_a_full_disk_leaves_the_old_page_and_no_litter(make_run, tmp_path, monkeypatch):
+    folder = make_run(rounds=1)
+    out = tmp_path / "pages" / "r.html"
+    before = write_report(folder, out).read_bytes()
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match="cannot be written: No space left"):
+        write_report(folder, out, title="another")
+    assert out.read_bytes() == before
+    assert [path.name for path in out.parent.iterdir()] == ["r.html"]
+
+
+def browse(page: Path, profile: Path) -> tuple[str, list[str]]:
+    """The page's elements after its scripts ran, and what the browser had to say about it."""
+    flags = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+        "--disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=2000 --dump-dom"
+    )
+    command = [str(BROWSER), *flags.split(), f"--user-data-dir={profile}", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@in_browser
+def test_a_browser_draws_every_chart_without_complaint(report, page, tmp_path):
+    dom, complaints = browse(report, tmp_path)
+    assert complaints == []
+    drawn = Page(dom)
+    for name in payload(page)["charts"]:
+        assert re.search(rf'<div class="[^"]*js-plotly-plot[^"]*" id="chart-{name}"', dom), name
+    assert sum(tag == "svg" and each.get("class") == "main-svg" for tag, each in drawn.tags) >= 6
+    assert dom.count('class="js-line"') >= 9
+    assert dom.count('class="box"') >= 3
+    swatches = [each for _, each in drawn.tags if "data-colour" in each]
+    assert len(swatches) == 3
+    assert all("background-color" in each["style"] for each in swatches)
+
+
+PROBE = """<script>
+addEventListener("error", (event) => { document.body.dataset.failed = event.message; });
+let choices = 0;
+for (const select of document.querySelectorAll("select[data-chart]")) {
+  const seen = new Set();
+  for (const option of [...select.options].filter((each) => !each.disabled)) {
+    select.value = option.value;
+    select.dispatchEvent(new Event("change"));
+    const plot = document.getElementById(`chart-${select.dataset.chart}`);
+    seen.add(JSON.stringify(plot.data.map((trace) => [trace.type, trace.x, trace.y, trace.z])));
+    choices += 1;
+  }
+  const { chart, key } = select.dataset;
+  if (seen.size !== select.options.length) document.body.dataset.failed = `${chart} ${key}`;
+  select.selectedIndex = 0;
+  select.dispatchEvent(new Event("change"));
+}
+const head = document.querySelector("table.results th[data-sort='2'] button");
+head.click();
+document.body.dataset.choices = choices;
+</script></body>"""
+
+
+@in_browser
+def test_every_choice_draws_something_of_its_own_and_the_table_sorts(report, tmp_path):
+    text = report.read_text(encoding="utf-8")
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text).replace("</body>", PROBE)
+    probed = tmp_path / "probed.html"
+    probed.write_text(text, encoding="utf-8")
+    drawn = Page(browse(probed, tmp_path / "profile")[0])
+    (body,) = [each for tag, each in drawn.tags if tag == "body"]
+    assert "data-failed" not in body
+    assert int(body["data-choices"]) >= 25
+    (order,) = [each["aria-sort"] for _, each in drawn.tags if "aria-sort" in each]
+    assert order == "ascending"
+    results = drawn.text[drawn.text.index("Runs") :]
+    assert results.index("local") < results.index("fedavg") < results.index("central")
+
+
+@in_browser
+def test_a_browser_runs_no_script_that_a_user_smuggled_in(make_run, tmp_path):
+    out = write_report(poisoned(make_run), tmp_path / "r.html", title=EVIL)
+    dom, complaints = browse(out, tmp_path / "profile")
+    assert complaints == []
+    assert dom.count("js-plotly-plot") >= 4
