@@ -11,6 +11,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+import psutil
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -18,6 +20,8 @@ from benchmarks.race import race
 from benchmarks.workloads import WORKLOADS
 
 FOLDER = Path(__file__).parent
+BUSY = 15
+"""Per cent of the machine that others may use before the reader is told."""
 
 
 def arguments() -> argparse.Namespace:
@@ -44,7 +48,9 @@ def start_seconds(repeats: int = 3) -> float:
 
 
 def table(figures: dict[str, Any]) -> Table:
-    drawn = Table(title="FedAvg: samples a second, best block of each", title_justify="left")
+    drawn = Table(
+        title="FedAvg: samples a second, best block of each", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
     drawn.add_column("", no_wrap=True)
     for column in ("one proc.", "workers", "fedloom", "ms/round", "ratio", "of sgemm", "peak MB"):
         drawn.add_column(column, justify="right", no_wrap=True)
@@ -64,15 +70,19 @@ def table(figures: dict[str, Any]) -> Table:
 
 def main() -> None:
     chosen = arguments()
-    console = Console()
+    console, deadline = Console(), perf_counter() + chosen.seconds
     block_seconds = 0.3 if chosen.quick else 1.5
-    figures: dict[str, Any] = {}
-    for name in chosen.only:
-        console.print(f"{name}: {WORKLOADS[name].title}", style="dim")
-        seconds = 0.0 if chosen.quick else chosen.seconds / len(chosen.only)
-        figures[name] = race(name, seconds, block_seconds)
+    busy = psutil.cpu_percent(interval=1)
+    if busy > BUSY:
+        console.print(f"Something else keeps the machine {busy:.0f} % busy: the figures will be rough.", style="bold")
     start = start_seconds()
-    chosen.out.write_text(json.dumps({**figures, "start_seconds": start}, indent=2) + "\n")
+    figures: dict[str, Any] = {}
+    for done, name in enumerate(chosen.only):
+        console.print(f"{name}: {WORKLOADS[name].title}", style="dim")
+        left = 0.0 if chosen.quick else deadline - perf_counter()
+        figures[name] = race(name, left / (len(chosen.only) - done), block_seconds)
+    written = {**figures, "start_seconds": start, "busy_percent_before": busy}
+    chosen.out.write_text(json.dumps(written, indent=2) + "\n")
     console.print(table(figures))
     if "W4" in figures:
         console.print(f"A round of W4 takes {figures['W4']['round_vs_w3']:.2f} times one of W3 (its baseline is W3's).")

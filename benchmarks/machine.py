@@ -48,12 +48,14 @@ def flops_per_sample(workload: Workload) -> float:
 
 
 def peak_of_one_process(pid: int) -> int:
-    """The most bytes a living process ever had resident, where the system tells (Linux); else what it has now."""
+    """The most bytes a process ever had resident, where the system tells (Linux); else what it has now."""
     status = Path(f"/proc/{pid}/status")
     if not status.exists():
         return int(psutil.Process(pid).memory_info().rss)
-    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
+    lines = (line.split() for line in status.read_text().splitlines())
+    return sum(
+        int(line[1]) * 1024 for line in lines if line[0] == "VmHWM:"
+    )  # a process that just ended has no such line
 
 
 def resident(pid: int) -> int:

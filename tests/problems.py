@@ -18,6 +18,7 @@ from fedloom.engine.rounds import Rounds, Setting
 from fedloom.engine.selection import All
 from fedloom.engine.store import MemoryStore
 from fedloom.execution import Executor, Serial
+from fedloom.federation.batches import Plan
 from fedloom.federation.data import FederatedData, Task
 from fedloom.federation.device import Device
 from fedloom.federation.networks import build_model
@@ -99,6 +100,16 @@ def make_problem(
     return Problem(data, build_model(model, data, **(options or {})), loss, how.get("dtype", torch.float32))
 
 
+def visited(plan: Plan) -> dict[int, list[list[int]]]:
+    """For each client of a plan the rows of each of its steps."""
+    found: dict[int, list[list[int]]] = {int(client): [] for client in plan.clients}
+    for step in plan:
+        counts = [step.rows.shape[1]] * step.active if step.counts is None else step.counts.tolist()
+        for client, rows, count in zip(plan.clients[plan.order], step.rows.tolist(), counts, strict=False):
+            found[int(client)].append(rows[:count])
+    return found
+
+
 class LeastSquares:
     """Client i has f_i(w) = ‖X_i w − y_i‖² / (2 n_i), in float64 and without an intercept: all limits are known."""
 
@@ -128,7 +139,7 @@ class LeastSquares:
 
     @property
     def minimisers(self) -> Tensor:
-        return torch.stack([torch.linalg.lstsq(x, y.unsqueeze(1)).solution[:, 0] for x, y in zip(self.x, self.y)])
+        return torch.stack([torch.linalg.lstsq(x, y.unsqueeze(1)).solution[:, 0] for x, y in zip(self.x, self.y, strict=True)])
 
     def weights(self, weighting: str = "size") -> Tensor:
         sizes = self.sizes.double() if weighting == "size" else torch.ones(len(self.sizes), dtype=torch.float64)

@@ -152,6 +152,7 @@ def test_transforms_change_the_federations_rows_and_not_the_tables(labelled: Mak
     data = federate(table, clients=5, partition=["iid", "features"], feature_skew="brightness")
     assert torch.equal(table.x, before)
     assert not torch.equal(data.x, before)
+    assert "features: brightness of 0.5 to 1.5 by client" in data.notes
     assert federate(table, clients=5).x is table.x
 
 

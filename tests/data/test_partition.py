@@ -51,7 +51,9 @@ def test_every_row_has_one_owner_and_every_client_has_a_row(
 ) -> None:
     labels, clients, seed = federation
     steps = [owners, "quantity"] if quantity else [owners]
-    options = {"alpha": alpha if owners == "dirichlet" else None, "quantity": quantity}
+    options: dict[str, object] = {"quantity": quantity}
+    if owners == "dirichlet":
+        options |= {"alpha": alpha, "min_rows": 1}
     owned = shared(labelled(labels, 5), clients, steps, seed, **options)
     assert owned.owner.shape == labels.shape
     assert owned.owner.min() >= 0
@@ -86,7 +88,7 @@ def test_asked_sizes_are_kept_when_there_are_rows_enough(
     labelled: Make, federation: tuple[np.ndarray, int, int], smallest: int, spread: int
 ) -> None:
     labels, clients, seed = federation
-    plan = make_partition(["dirichlet", Quantity("uniform", smallest, smallest + spread)])
+    plan = make_partition([Dirichlet(min_rows=1), Quantity("uniform", smallest, smallest + spread)])
     table = labelled(labels, 5)
     if smallest * clients > len(labels):
         with pytest.raises(DataError, match=f"{clients} clients of at least {smallest} rows"):

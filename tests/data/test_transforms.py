@@ -75,6 +75,9 @@ def test_a_share_of_the_clients_permutes_its_labels_each_in_one_way() -> None:
         assert {new for _, new in before_after} == {0, 1, 2, 3}
         changed += any(old != new for old, new in before_after)
     assert changed == 4
+    assert Concept(concept_share=0.5).apply(table, OWNER, 8, Draw(0)).notes == (
+        "concept: 4 of 8 clients have their targets changed (permute)",
+    )
 
 
 def test_concepts_of_two_classes_are_swapped_and_of_several_labels_exchanged() -> None:

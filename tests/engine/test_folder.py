@@ -5,6 +5,7 @@ import os
 import signal
 import struct
 import tomllib
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -124,29 +125,33 @@ def test_two_runs_cannot_write_into_one_folder(tmp_path):
 fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
+@contextmanager
 def in_a_child(action):
-    """Runs an action in a child, which then waits to be killed; returns its id once the action is done."""
+    """Runs an action in a child, which is killed at the end of the block, the action being done before it."""
     ready, done = os.pipe()
     child = os.fork()
     if child == 0:
-        kept = action()
-        os.write(done, b"x")
-        signal.pause()
-        os._exit(bool(kept))
-    os.read(ready, 1)
-    os.close(ready)
+        try:
+            kept = action()  # noqa: F841
+            os.write(done, b"x")
+            signal.pause()
+        finally:
+            os._exit(1)
     os.close(done)
-    return child
+    try:
+        assert os.read(ready, 1) == b"x"
+        yield child
+    finally:
+        os.close(ready)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 @fork
 def test_a_killed_run_leaves_no_lock_behind(tmp_path):
     path = a_run(tmp_path)
-    child = in_a_child(lambda: RunFolder.open(path))
-    with pytest.raises(RunError, match=f"process {child} on"):
+    with in_a_child(lambda: RunFolder.open(path)) as child, pytest.raises(RunError, match=f"process {child} on"):
         RunFolder.open(path)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
     with RunFolder.open(path):
         pass
 
@@ -155,14 +160,12 @@ def test_a_killed_run_leaves_no_lock_behind(tmp_path):
 def test_a_worker_that_outlives_its_run_does_not_hold_the_lock(tmp_path):
     path = a_run(tmp_path)
     run = RunFolder.open(path)
-    worker = in_a_child(lambda: None)
-    with pytest.raises(RunError, match="in use"):
-        RunFolder.open(path)
-    run.close()
-    with RunFolder.open(path):
-        pass
-    os.kill(worker, signal.SIGKILL)
-    os.waitpid(worker, 0)
+    with in_a_child(lambda: None):
+        with pytest.raises(RunError, match="in use"):
+            RunFolder.open(path)
+        run.close()
+        with RunFolder.open(path):
+            pass
 
 
 def test_files_are_replaced_as_a_whole_and_read_back(tmp_path):

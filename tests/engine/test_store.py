@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from fedloom.engine import segments as segments_module
 from fedloom.engine.store import MemoryStore
 from fedloom.errors import ClientError, RunError
 
@@ -185,6 +186,24 @@ def test_many_commits_leave_few_files_and_little_waste(tmp_path):
     live = 20 * 64 * 4 * 4
     assert len(segments(tmp_path)) < 12
     assert sum(path.stat().st_size for path in segments(tmp_path)) < 8 * live
+
+
+def test_large_segments_are_rewritten_only_once_they_are_mostly_out_of_date(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments_module, "_LARGE", 1_000)
+    store = MemoryStore(tmp_path)
+
+    def rewrite(clients):
+        store.scatter(torch.arange(clients), {"c": torch.randn(clients, 64)})
+        store.commit()
+        store.landed()
+        store.commit()
+        store.landed()
+        return [path.name[8:14] for path in segments(tmp_path)]
+
+    assert rewrite(20) == ["000000"]
+    assert rewrite(9) == ["000000", "000001"]
+    assert rewrite(11) == ["000002"]
+    assert store.clients().tolist() == list(range(20))
 
 
 def test_spilling_without_commits_leaves_few_files_and_little_waste(tmp_path):

@@ -15,7 +15,8 @@ def serialise(message: Message) -> bytes:
     """The bytes that travel: safetensors, which holds tensors and can run nothing."""
     from safetensors.torch import save
 
-    data: bytes = save({key: value.contiguous() for key, value in message.items()})
+    # Copies, because safetensors refuses tensors that share memory, such as two views of one vector.
+    data: bytes = save({key: value.clone(memory_format=torch.contiguous_format) for key, value in message.items()})
     return data
 
 

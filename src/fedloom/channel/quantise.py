@@ -7,6 +7,7 @@ tensor, as in Elgabli et al., "Q-GADMM", IEEE TCOM 2021.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -19,7 +20,7 @@ from fedloom.channel.channel import Ints, Transform
 from fedloom.federation.randomness import Draw
 from fedloom.types import Message
 
-_RANGE, _SHAPE = ".range", ".levels"
+_RANGE, _LEVELS, _SHAPE = ".range", ".levels", ".shape"
 
 
 @dataclass(frozen=True)
@@ -46,23 +47,24 @@ class Quantise(Transform):
             step = torch.where(reach > 0, 2 * reach / top, torch.ones_like(reach))
             levels = torch.floor((flat + reach) / step + noise).clamp_(0, top)
             sent[key + _RANGE] = reach[:, 0]
-            sent[key + _SHAPE] = _pack(levels.to(torch.int32), self.bits)
-            sent[key + ".shape"] = torch.tensor(value.shape[1:], dtype=torch.int32).expand(len(value), -1)
+            sent[key + _LEVELS] = _pack(levels.to(torch.int32), self.bits)
+            sent[key + _SHAPE] = torch.tensor(value.shape[1:], dtype=torch.int32).expand(len(value), -1)
         return sent
 
     def decode(self, sent: Message) -> Message:
-        message: Message = {}
-        for key, value in sent.items():
-            if key.endswith(_SHAPE):
-                name = key.removesuffix(_SHAPE)
-                reach = sent[name + _RANGE][:, None]
-                shape = sent[name + ".shape"][0].tolist()
-                levels = _unpack(value, self.bits, int(np.prod(shape, dtype=np.int64))).to(reach.dtype)
-                step = 2 * reach / (2**self.bits - 1)
-                message[name] = (levels * step - reach).view(len(value), *shape)
-            elif not key.endswith((_RANGE, ".shape")):
-                message[key] = value
-        return message
+        names = [key.removesuffix(_LEVELS) for key in sent if key.endswith(_LEVELS)]
+        parts = {name: [name + part for part in (_RANGE, _LEVELS, _SHAPE)] for name in names}
+        ours = {name: keys for name, keys in parts.items() if all(key in sent for key in keys)}
+        passed = sent.keys() - {key for keys in ours.values() for key in keys}
+        message = {key: sent[key] for key in sent if key in passed}
+        return message | {name: self._decoded(*(sent[key] for key in keys)) for name, keys in ours.items()}
+
+    def _decoded(self, reach: Tensor, packed: Tensor, shapes: Tensor) -> Tensor:
+        shape: list[int] = shapes[0].tolist()
+        reach = reach[:, None]
+        levels = _unpack(packed, self.bits, math.prod(shape)).to(reach.dtype)
+        decoded: Tensor = levels * (2 * reach / (2**self.bits - 1)) - reach
+        return decoded.view(len(packed), *shape)
 
 
 def _pack(levels: Tensor, bits: int) -> Tensor:

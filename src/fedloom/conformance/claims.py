@@ -56,7 +56,7 @@ LOST = Hardship("lost", fleet=Fleet(loss=0.3))
 LATE = Hardship("late", fleet=Fleet(delay_up=Distribution("uniform", 0.0, 10.0), deadline=6.0))
 QUANTISED = Hardship("quantised", channel=Channel((Quantise(4),)))
 HARDSHIPS = {hardship.name: hardship for hardship in (SAMPLED, LOST, LATE, QUANTISED)}
-"""Clients are sampled; 30 % of the replies are lost; some clients always miss the deadline; replies have 4 bits a number."""
+"""Clients are sampled; 30 % of the replies are lost; some clients always miss the deadline; a number has 4 bits."""
 
 
 class Claim(ABC):

@@ -49,7 +49,7 @@ Schedule = Callable[[Setting, Executor, MemoryStore], Walk]
 def walking(
     schedule: Schedule, problem: Problem, method: Method, executor: Executor | None = None, **how: Any
 ) -> Iterator[Walk]:
-    """A run of this method at its start; ``how`` are further fields of a Setting. Everything is given back at the end."""
+    """A run of this method at its start; ``how`` are further fields of a Setting. All is given back at the end."""
     setting = Setting(problem, method, **{"select": All(), "evaluations": (), **how})
     chosen = executor or Serial()
     with MemoryStore() as store:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,6 +23,7 @@ from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Weighting
 
+Floats = npt.NDArray[np.float64]
 Solver = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From design rows Z, labels y and what each row counts for to the minimiser of Σ weight·ℓ(Zθ, y)."""
 
@@ -67,7 +69,7 @@ class Known:
     def optima(self) -> Tensor:
         """argmin f_i of each client, shape (clients, n)."""
         one = torch.ones(1, dtype=torch.float64)
-        return torch.stack([self._solve(client, one) for client in self.clients.split(1)])
+        return torch.stack([self._solve(client.unsqueeze(0), one) for client in self.clients])
 
     @cached_property
     def hessians(self) -> Tensor:
@@ -91,7 +93,9 @@ class Known:
 
     def _solve(self, clients: Tensor, weights: Tensor) -> Tensor:
         parts = [self.rows(client) for client in clients]
-        each = [torch.full((len(y),), float(w) / len(y), dtype=y.dtype) for w, (_, y) in zip(weights, parts, strict=True)]
+        each = [
+            torch.full((len(y),), float(w) / len(y), dtype=y.dtype) for w, (_, y) in zip(weights, parts, strict=True)
+        ]
         return self.solver(torch.cat([z for z, _ in parts]), torch.cat([y for _, y in parts]), torch.cat(each))
 
 
@@ -109,14 +113,14 @@ def newton(z: Tensor, y: Tensor, weight: Tensor) -> Tensor:
 
     rows, labels, w = z.numpy(), y.numpy(), weight.numpy()
 
-    def slope(theta: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    def slope(theta: Floats) -> Floats:
         return np.asarray(rows.T @ (w * (expit(rows @ theta) - labels)))
 
-    def value(theta: np.ndarray) -> float:  # type: ignore[type-arg]
+    def value(theta: Floats) -> float:
         out = rows @ theta
         return float(w @ (np.logaddexp(0.0, out) - labels * out))
 
-    def curvature(theta: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    def curvature(theta: Floats) -> Floats:
         p = expit(rows @ theta)
         return np.asarray((rows.T * (w * p * (1 - p))) @ rows)
 
@@ -215,4 +219,3 @@ def relabelled(problem: Problem, order: Tensor) -> Problem:
 
 def _splits(sizes: Tensor) -> dict[str, Ragged]:
     return {"train": Ragged.contiguous(sizes), "test": Ragged.contiguous(torch.zeros_like(sizes))}
-

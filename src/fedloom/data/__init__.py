@@ -5,6 +5,8 @@ data = federate("digits", clients=20, partition="dirichlet", alpha=0.3)
 print(describe(data).heterogeneity)
 """
 
+from __future__ import annotations
+
 from fedloom.data.arrays import from_arrays, from_clients
 from fedloom.data.federate import federate
 from fedloom.data.files import load_file

@@ -71,7 +71,7 @@ def federate(
         classes=table.classes,
         roles=torch.from_numpy(roles.astype(np.int8)) if (roles == TARGET).any() else None,
         names=owned.names,
-        notes=(*table.notes, *owned.notes),
+        notes=(*changed.notes, *owned.notes),
     )
     return _compact(data, owned)
 

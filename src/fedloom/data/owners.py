@@ -120,7 +120,7 @@ class Classes(Owners):
     cyclic: bool = False
 
     def check(self, pool: Pool, clients: int) -> None:
-        """There must be enough classes, and of each class enough rows for its holders."""
+        """There must be as many classes as a client is to hold."""
         super().check(pool, clients)
         present = int((pool.counts() > 0).sum())
         if not 1 <= self.classes_per_client <= present:
@@ -163,7 +163,7 @@ class Dirichlet(Owners):
     """
 
     alpha: float = 0.5
-    min_rows: int = 1
+    min_rows: int = 2
 
     def check(self, pool: Pool, clients: int) -> None:
         """α must be positive, and there must be ``min_rows`` rows for everybody."""

@@ -22,7 +22,7 @@ def digits() -> Table:
 
 
 def _digits() -> npt.NDArray[np.float64]:
-    """Pixels and label of each digit, from scikit-learn's file: to import the whole library takes longer than to train."""
+    """Pixels and label of each digit, from scikit-learn's file: to import all of it takes longer than to train."""
     package = importlib.util.find_spec("sklearn")
     file = Path((package and package.origin) or "").parent / "datasets/data/digits.csv.gz"
     if file.is_file():

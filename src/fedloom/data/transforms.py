@@ -77,7 +77,8 @@ class Features(Transform):
                 x[rows] = rotated(part, level)
             else:
                 x[rows] = part * _spread(level, part)
-        return replace(table, x=x)
+        note = f"features: {self.feature_skew} of {float(levels.min()):.3g} to {float(levels.max()):.3g} by client"
+        return replace(table, x=x, notes=(*table.notes, note))
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,8 @@ class Concept(Transform):
             offsets = np.zeros((clients, y.shape[1]), dtype=np.float32)
             offsets[changed] = random.standard_normal((len(changed), y.shape[1]))
             y[mine] += y.std(0, correction=0) * torch.from_numpy(offsets)[owners]
-        return replace(table, y=y)
+        note = f"concept: {len(changed)} of {clients} clients have their targets changed ({kind})"
+        return replace(table, y=y, notes=(*table.notes, note))
 
     def _kind(self, table: Table) -> str:
         if self.concept == "auto":

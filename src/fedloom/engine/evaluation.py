@@ -81,12 +81,23 @@ class Verdict:
     values: dict[str, Tensor]
 
     def summary(self) -> dict[str, dict[str, float]]:
-        """For each metric the weighted mean, the plain mean, the spread over clients and the worst tenth."""
-        return {name: summarise(value, self.rows, higher_is_better(name)) for name, value in self.values.items()}
+        """For each metric the weighted mean, the plain mean, the spread over clients and the worst tenth.
+
+        A client for whom a metric means nothing (none of its labels is known) is left out; one whose model has
+        become NaN is not.
+        """
+        diverged = torch.isnan(self.values["loss"])
+        found = {}
+        for name, value in self.values.items():
+            counts = diverged | ~torch.isnan(value)
+            found[name] = summarise(value[counts], self.rows[counts], higher_is_better(name))
+        return found
 
 
 def summarise(values: Tensor, rows: Tensor, higher: bool) -> dict[str, float]:
     """Weighted by rows, plain, the spread, the mean of the worst tenth of clients, and the worst."""
+    if len(values) == 0:
+        return {**dict.fromkeys(("weighted", "mean", "std", "worst_tenth", "min", "max"), math.nan), "clients": 0}
     worst_first = torch.sort(values, descending=not higher).values
     tenth = worst_first[: max(1, math.ceil(len(values) / 10))]
     weights = rows.double() / rows.sum()
@@ -104,7 +115,7 @@ def summarise(values: Tensor, rows: Tensor, higher: bool) -> dict[str, float]:
 def pieces(clients: Ints, rows: Ints) -> list[Ints]:
     """The clients in consecutive groups of bounded size: the same groups under every executor."""
     ends = np.cumsum(rows)
-    group = np.maximum(ends // _ROWS_AT_ONCE, np.arange(len(clients)) // _CLIENTS_AT_ONCE)
+    group = ends // _ROWS_AT_ONCE + np.arange(len(clients)) // _CLIENTS_AT_ONCE
     cuts = np.flatnonzero(np.diff(group)) + 1
     return [part for part in np.split(clients, cuts) if len(part)]
 

@@ -43,7 +43,8 @@ class Distribution:
             expected = {"constant": 1, "uniform": 2, "lognormal": 2, "exponential": 1}[kind]
         except (ValueError, KeyError):
             expected, values = -1, []
-        if len(values) != expected or any(v < 0 or math.isnan(v) for v in values):
+        wrong = math.isnan if kind == "constant" else lambda v: not math.isfinite(v)
+        if len(values) != expected or any(v < 0 or wrong(v) for v in values):
             raise ValueError(
                 f"{text!r} is no distribution of non-negative numbers; "
                 "write 5, uniform:10:100, lognormal:MEDIAN:SIGMA or exponential:MEAN"
@@ -54,7 +55,7 @@ class Distribution:
 
     def __str__(self) -> str:
         numbers = (self.a,) if self.kind in ("constant", "exponential") else (self.a, self.b)
-        words = [format(number, "g") for number in numbers]
+        words = [repr(float(number)).removesuffix(".0") for number in numbers]  # every digit: files are read again
         return words[0] if self.kind == "constant" else ":".join([self.kind, *words])
 
     def of(self, draw: Draw, purpose: str, clients: Ints) -> Floats:
@@ -138,8 +139,7 @@ class Fleet:
         lost = (chance[:, 1] < self.loss) & ~dropped if chance is not None else nobody
         late = nobody
         if self.deadline is not None:
-            slack = 1.0 + 1e-9 if self.late == "drop" else math.inf  # who trims its work to fit is in time
-            late = (seconds > self.deadline * slack) & ~dropped & ~lost
+            late = (seconds > self.deadline * (1 + 1e-9)) & ~dropped & ~lost
         return {"dropped": dropped, "lost": lost, "late": late, "accepted": ~(dropped | lost | late)}
 
     def round_seconds(self, seconds: Floats, fates: dict[str, npt.NDArray[np.bool_]]) -> float:

@@ -183,7 +183,7 @@ class Rounds:
         fates["accepted"] = fates["accepted"] & finite
 
     def _down(self, received: Message, own: Message) -> int:
-        return payload({**received, **{key: value[0] for key, value in own.items()}})
+        return payload({**received, **{key: value.new_empty(value.shape[1:]) for key, value in own.items()}})
 
     def _record(self, harvest: Harvest, started: float) -> Row:
         clocks = self.clocks
@@ -227,12 +227,13 @@ class Rounds:
             return method.report(self.state, {})
         clients = self.candidates
         ids = torch.from_numpy(clients)
-        sums: dict[str, Tensor] = {}
+        columns: dict[str, Tensor] = {}  # summed at the end: whose stack is ready first must not matter
         received, own = method.broadcast(self.state, ids), method.unicast(self.state, ids)
-        for _, result in self._ask("measure", clients, received, own):
+        for stack, result in self._ask("measure", clients, received, own):
             for key, value in result["values"].items():
-                sums[key] = sums.get(key, torch.zeros((), dtype=torch.float64)) + value.double().sum()
-        return method.report(self.state, sums)
+                column = columns.setdefault(key, torch.zeros(len(clients), dtype=torch.float64))
+                column[torch.from_numpy(stack)] = value.double()
+        return method.report(self.state, {key: column.sum() for key, column in columns.items()})
 
 
 class Harvest:

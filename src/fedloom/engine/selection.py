@@ -62,8 +62,9 @@ class BySize(Selection):
 
     def pick(self, candidates: Ints, ctx: Context) -> Ints:
         sizes = ctx.sizes.numpy()[candidates].astype(np.float64)
-        if 2 * self.count > len(candidates):
-            # Efraimidis and Spirakis: the largest u^(1/w) are a weighted sample without replacement.
+        if sizes.sum() ** 2 <= 2 * self.count * (sizes**2).sum():
+            # So many of so few (or of a few giants) would be drawn again and again. Efraimidis and Spirakis: the
+            # largest u^(1/w) are a weighted sample without replacement.
             u = ctx.draw.uniform("select", 0, len(candidates))
             return np.sort(candidates[np.argsort(np.log1p(-u) / -sizes, kind="stable")[: self.count]])
         edges = np.cumsum(sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import tempfile
@@ -9,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,7 +24,7 @@ class Note:
     """Where a tensor lies in the shared memory."""
 
     offset: int
-    dtype: str
+    dtype: torch.dtype
     shape: tuple[int, ...]
 
 
@@ -72,11 +72,10 @@ class Outbox:
 
     def _place(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            array = value.detach().contiguous().numpy()
-            note = Note(self.used, array.dtype.str, array.shape)
-            if array.nbytes:
-                _view(self.memory, note)[...] = array
-            self.used += -(-array.nbytes // _ALIGN) * _ALIGN
+            note = Note(self.used, value.dtype, tuple(value.shape))
+            if value.numel():
+                _view(self.memory, note).copy_(value.detach())
+            self.used += _size(value)
             return note
         if isinstance(value, dict):
             return {key: self._place(part) for key, part in value.items()}
@@ -105,9 +104,7 @@ class Inbox:
 
     def _read(self, value: Any) -> Any:
         if isinstance(value, Note):
-            if 0 in value.shape:
-                return torch.from_numpy(np.empty(value.shape, value.dtype))
-            return torch.from_numpy(_view(self.memory, value))
+            return torch.empty(value.shape, dtype=value.dtype) if 0 in value.shape else _view(self.memory, value)
         if isinstance(value, dict):
             return {key: self._read(part) for key, part in value.items()}
         return value
@@ -118,8 +115,10 @@ def shared_folder() -> str:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
 
 
-def _view(memory: mmap.mmap | None, note: Note) -> np.ndarray[Any, Any]:
-    return np.ndarray(note.shape, note.dtype, buffer=memory, offset=note.offset)
+def _view(memory: mmap.mmap | None, note: Note) -> Tensor:
+    assert memory is not None  # whoever wrote the note reserved it
+    flat = torch.frombuffer(memory, dtype=note.dtype, count=math.prod(note.shape), offset=note.offset)
+    return flat.view(note.shape)
 
 
 def _size(value: Any) -> int:

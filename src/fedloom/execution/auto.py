@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
+from fedloom.errors import RunError
 from fedloom.execution.executor import Executor, Serial
 from fedloom.execution.processes import Processes, lives_in_main
 from fedloom.execution.worker import Result, Task, Worker
@@ -55,5 +56,10 @@ class Auto(Executor):
         if lives_in_main(self.worker):
             self.workers = 1  # what only the user's script knows stays in the user's process
             return
-        self.inner = Processes(share)
-        self.inner.open(self.worker)
+        other = Processes(share)
+        try:
+            other.open(self.worker)
+        except RunError:
+            self.workers = 1  # no room in shared memory: here there is
+            return
+        self.inner = other

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
-from fedloom.errors import ClientError, ConfigError, RunError
+from fedloom import errors
+from fedloom.errors import ClientError, ConfigError, FedloomError, RunError
 from fedloom.execution.arena import Inbox, Outbox, shared_folder
 from fedloom.execution.executor import Executor
 from fedloom.execution.worker import Result, Task, Worker
@@ -37,6 +38,7 @@ class Processes(Executor):
         self.crew: list[_Process] = []
 
     def open(self, worker: Worker) -> None:
+        self.close()
         share(worker)
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         context = torch.multiprocessing.get_context(method)
@@ -44,7 +46,8 @@ class Processes(Executor):
             context.set_forkserver_preload(_PRELOAD)
         try:
             with contextlib.nullcontext() if lives_in_main(worker) else _without_main():
-                self.crew = [_Process(context, worker) for _ in range(self.workers)]
+                for _ in range(self.workers):
+                    self.crew.append(_Process(context, worker))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             self.close()
             raise ConfigError(
@@ -53,14 +56,15 @@ class Processes(Executor):
             ) from error
 
     def map(self, function: str, shared: Message, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+        if not self.crew:
+            raise RunError("the worker processes were ended (an error came first); start the run again, or resume it")
         waiting = list(enumerate(tasks))[::-1]
         busy: dict[connection.Connection, tuple[_Process, int]] = {}
-        for process in self.crew:
-            if waiting:
+        try:
+            for process in self.crew[: len(tasks)]:
                 number, task = waiting.pop()
                 process.send(function, shared, task)
                 busy[process.pipe] = (process, number)
-        try:
             while busy:
                 for pipe in connection.wait(list(busy)):
                     process, number = busy.pop(pipe)  # type: ignore[call-overload]
@@ -106,8 +110,9 @@ class _Process:
         if ok:
             result: Result = self.inbox.unpack(answer)
             return result
-        text, trace = answer
-        failure = ClientError(text)
+        kind, text, trace = answer
+        ours: type[FedloomError] | None = getattr(errors, kind, None)
+        failure = ours(text) if ours is not None else ClientError(f"{kind}: {text}")
         failure.add_note(f"In the worker process:\n{trace}")
         raise failure
 
@@ -206,10 +211,11 @@ def _serve(pipe: connection.Connection, worker: Worker) -> None:
             try:
                 if packed is not None:
                     shared = shared_in.unpack(packed)
-                result = getattr(worker, function)(shared, inbox.unpack(task))
-                pipe.send((True, outbox.pack(result)))
+                answer = (True, outbox.pack(getattr(worker, function)(shared, inbox.unpack(task))))
             except Exception as error:
-                pipe.send((False, (str(error), traceback.format_exc())))
+                answer = (False, (type(error).__name__, str(error), traceback.format_exc()))
+            with contextlib.suppress(OSError):  # if nobody listens any more, the next request is the end
+                pipe.send(answer)
             del task
     finally:
         outbox.close()

@@ -63,12 +63,11 @@ class Worker:
         received = {**shared, **task.get("unicast", {})}
         task["device"] = device
         reply, memory = self.method.client(device, received, self._memory(device, received, task))
+        _check_shapes(reply, len(ids))
         sent, size = self.channel.up(reply, ids, draw)
         finite = torch.ones(len(ids), dtype=torch.bool)
         for value in sent.values():
-            if value.is_floating_point():
-                # A sum is finite only if all its terms are: one pass, no mask of the whole message.
-                finite &= torch.isfinite(value.reshape(len(ids), -1).sum(1))
+            finite &= _finite(value.reshape(len(ids), -1))
         return {"sent": sent, "memory": memory, "bytes": size, "evaluations": device.evaluations, "finite": finite}
 
     def _named(self, error: Exception, task: Task) -> ClientError:
@@ -84,9 +83,9 @@ class Worker:
         split, which = task["split"], task["model"]
         theta = self.method.model(shared)
         if which != "global":
-            received = self.method.broadcast(shared, torch.from_numpy(ids))
-            received |= self.method.unicast(shared, torch.from_numpy(ids))
-            theta = self.method.personal(device, shared, self._memory(device, received, task))
+            own = self.method.unicast(shared, torch.from_numpy(ids))
+            received = {**self.method.broadcast(shared, torch.from_numpy(ids)), **own}
+            theta = self.method.personal(device, shared, self._memory(device, received, {**task, "unicast": own}))
         if which == "adapted":
             theta = self.method.adapt(device, theta, task["adapt_lr"], task["adapt_steps"], task["adapt_split"])
         predictions = self._predict(device, theta, split)
@@ -155,6 +154,23 @@ class Worker:
             own = torch.split(rows, counts.tolist())
             parts = [self.problem.model(one, x[part]) for one, part in zip(theta, own, strict=True)]
         return torch.cat(parts) if parts else x.new_zeros(0, self.problem.data.outputs)
+
+
+def _check_shapes(reply: Message, clients: int) -> None:
+    for key, value in reply.items():
+        if value.dim() == 0 or len(value) != clients:
+            raise ValueError(
+                f"the reply {key!r} has shape {tuple(value.shape)}, its first axis must be the stack of {clients} clients"
+            )
+
+
+def _finite(rows: Tensor) -> Tensor:
+    """Whether all numbers of each row are finite."""
+    if not rows.is_floating_point():
+        return torch.ones(len(rows), dtype=torch.bool)
+    # A sum is finite only if all its terms are: one pass, no mask of the whole message. Large terms may overflow it.
+    finite = torch.isfinite(rows.sum(1))
+    return finite if bool(finite.all()) else torch.isfinite(rows).all(1)
 
 
 def _one(task: Task, i: int) -> Task:

@@ -58,11 +58,14 @@ class DataPlan:
 
     def load(self, seed: int) -> Table:
         """The table, before anybody owns its rows."""
-        if self.path is not None:
-            return load_file(self.path, name=self.name, **self.options)
-        given = {"seed": self._seed(seed), "clients": self.division.clients}
-        own = {key: given[key] for key in SOURCES[self.name].options if key in given and given[key] is not None}
-        return load(self.name, **self.options, **own)
+        arguments = self.arguments(seed)
+        return load(self.name, **arguments) if self.path is None else load_file(self.path, name=self.name, **arguments)
+
+    def arguments(self, seed: int) -> dict[str, Any]:
+        """What the table depends on: its options, and for data that are made on the spot the seed and the clients."""
+        made = {"seed": self._seed(seed), "clients": self.division.clients} if self.path is None else {}
+        known = SOURCES[self.name].options if self.path is None else ()
+        return self.options | {key: value for key, value in made.items() if key in known and value is not None}
 
     def federate(self, table: Table, seed: int) -> FederatedData:
         """Each client's rows, split."""
@@ -93,7 +96,7 @@ class DataPlan:
         if table.groups is None and "natural" in steps:
             faults.add(("data", "partition"), "cannot be: these data come without clients of their own")
         if "classes" in steps and table.labels is not None:
-            present = len(table.labels.unique())
+            present = int((table.labels.bincount() > 0).sum())
             if not 1 <= self.steps.get("classes_per_client", 2) <= present:
                 faults.add(
                     ("data", "classes_per_client"), f"cannot be: the data have {present} classes; choose 1 to {present}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -11,7 +10,7 @@ import torch
 
 from fedloom.data import Table
 from fedloom.engine.run import Progress, Run, train
-from fedloom.experiment.data import DataPlan, read_data
+from fedloom.experiment.data import read_data
 from fedloom.experiment.faults import Faults, about
 from fedloom.experiment.forms import Form, spoken
 from fedloom.experiment.sections import (
@@ -36,7 +35,6 @@ from fedloom.federation.losses import loss_for
 from fedloom.federation.metrics import metrics_for
 from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem
-from fedloom.methods import Method
 
 T = TypeVar("T")
 
@@ -63,22 +61,17 @@ class Experiment:
     by ``run``, before its folder is made). Either way all that is wrong is said at once: key, place, remedy.
     """
 
-    top: Top
-    data_plan: DataPlan
-    model_plan: ModelPlan
-    execution: Execution
-    method: Method
-    method_name: str
-
     def __init__(self, settings: Settings, shelf: Shelf | None = None) -> None:
         self.settings, self.shelf = settings, shelf or Shelf()
         faults = Faults(settings)
-        values = {key: _section(settings.values, key, faults) for key in SECTIONS if key not in ("channel", "evaluation")}
+        values = {
+            key: _section(settings.values, key, faults) for key in SECTIONS if key not in ("channel", "evaluation")
+        }
         top = read_top(settings.values, faults)
         plan = read_data(values["data"], faults)
         model = read_model(values["model"], faults)
         self.method_name, method = read_method(values["method"], faults)
-        selection = read_selection(values["selection"], faults)
+        selection = read_selection(values["selection"], plan.division.clients if plan else None, faults)
         fleet = read_fleet(values["fleet"], faults)
         channel = read_channel(settings.values.get("channel", []), faults)
         targets = plan is None or plan.division.target > 0
@@ -88,10 +81,10 @@ class Experiment:
             with faults.collecting(("channel",)):
                 channel[0].check(self.method_name, method.exact)
         faults.stop()
-        assert top and plan and model and method and selection and fleet and channel and execution
-        self.top, self.data_plan, self.model_plan, self.execution, self.method = top, plan, model, execution, method
-        self.selection, (self.fleet, self._fleet_written) = selection, fleet
-        self.channel, self._channel_written = channel
+        self.top, self.data_plan, self.model_plan = _sure(top), _sure(plan), _sure(model)
+        self.method, self.selection, self.execution = _sure(method), _sure(selection), _sure(execution)
+        self.fleet, self._fleet_written = _sure(fleet)
+        self.channel, self._channel_written = _sure(channel)
 
     @classmethod
     def load(
@@ -105,77 +98,72 @@ class Experiment:
             overrides = [Override(key, value, f"{key} = {value!r}") for key, value in overrides.items()]
         return cls(Settings.read(None if path is None else Path(path), overrides), shelf)
 
-    @cached_property
     def table(self) -> Table:
         """All rows, before anybody owns them."""
         plan, seed = self.data_plan, self.top.seed
-        key = (plan.name, plan.path, plan.options, plan.division.clients, plan.division.seed, seed)
+        key = (plan.name, plan.path, plan.arguments(seed))
         with about(self.settings, ("data", "path"), ("data", "name"), ("data",)):
             return self.shelf.get("table", key, lambda: plan.load(seed))
 
-    @cached_property
     def data(self) -> FederatedData:
         """Who has which rows."""
-        faults = Faults(self.settings)
-        self.data_plan.check(self.table, faults)
+        return self.shelf.get("data", (self.data_plan, self.top.seed), self._federated)
+
+    def _federated(self) -> FederatedData:
+        table, faults = self.table(), Faults(self.settings)
+        self.data_plan.check(table, faults)
         faults.stop()
         with about(self.settings, ("data", "partition"), ("data",)):
-            return self.shelf.get(
-                "data",
-                (self.data_plan, self.top.seed),
-                lambda: self.data_plan.federate(self.table, self.top.seed),
-            )
+            return self.data_plan.federate(table, self.top.seed)
 
-    @cached_property
     def problem(self) -> Problem:
         """What is to be learnt: the clients' data, the model, the loss."""
-        plan = self.model_plan.settled(self.data)
-        assert plan.name is not None
-        name, dtype = plan.name, getattr(torch, self.top.dtype)
+        plan = self.model_plan.settled(self.data())
+        return self.shelf.get("problem", (self.data_plan, self.top, plan), lambda: self._posed(plan))
+
+    def _posed(self, plan: ModelPlan) -> Problem:
+        data = self.data()
         with about(self.settings, ("model", "name"), ("model",), ("data", "name")):
-            return self.shelf.get(
-                "problem",
-                (self.data_plan, self.top.seed, plan, dtype),
-                lambda: Problem(self.data, build_model(name, self.data, **plan.options), plan.loss, dtype),
-            )
+            model = build_model(_sure(plan.name), data, **plan.options)
+            return Problem(data, model, plan.loss, getattr(torch, self.top.dtype))
 
     @property
     def candidates(self) -> int:
         """How many clients can take part in a round."""
-        return len(self.data.with_role(SOURCE))
+        return len(self.data().with_role(SOURCE))
 
     def check(self) -> None:
         """All that remains to be checked once the data are there; loads them."""
         faults = Faults(self.settings)
-        name, count = self.selection.settled(self.candidates)
+        _, count = self.selection.settled(self.candidates)
         if count > self.candidates:
             faults.add(
                 ("selection", "per_round"),
                 f"cannot be: {self.candidates} clients can take part; choose 1 to {self.candidates}",
             )
         with faults.collecting(("model", "loss")):
-            loss_for(self.data.task, self.model_plan.loss)
+            loss_for(self.data().task, self.model_plan.loss)
         several = isinstance(self.settings.values.get("evaluation"), list)
         for index, evaluation in enumerate(self.evaluations):
             at = ("evaluation", index) if several else ("evaluation",)
             with faults.collecting((*at, "metrics")):
-                metrics_for(self.data.task, evaluation.metrics)
+                metrics_for(self.data().task, evaluation.metrics)
                 with faults.collecting((*at, "split"), ("data", "test"), at):
-                    evaluation.check(self.data)
+                    evaluation.check(self.data())
         faults.stop()
-        _ = self.problem
+        self.problem()
 
     def resolved(self) -> dict[str, Any]:
         """Every setting of this run, with nothing left open: as a file, it gives the same bits again."""
         self.check()
         evaluations = [
-            resolved_evaluation(e, [m.name for m in metrics_for(self.data.task, e.metrics)]) for e in self.evaluations
+            resolved_evaluation(e, [m.name for m in metrics_for(self.data().task, e.metrics)]) for e in self.evaluations
         ]
         channel = {"channel": self._channel_written} if self._channel_written else {}
         return {
             **spoken(vars(self.top), Form.of(Top, "")),
-            "data": self.data_plan.resolved(self.table, self.data),
-            "model": self.model_plan.settled(self.data).resolved(self.problem.loss.name),
+            "data": self.data_plan.resolved(self.table(), self.data()),
+            "model": self.model_plan.settled(self.data()).resolved(self.problem().loss.name),
             "method": {"name": self.method_name, **spoken(vars(self.method), method_form(self.method_name))},
             "selection": self.selection.resolved(self.candidates),
             "fleet": self._fleet_written,
@@ -208,7 +196,7 @@ class Experiment:
         """Run it; with ``out`` into a folder, or with ``resume`` on from where the folder's run stopped."""
         config = self.resolved()
         return train(
-            self.problem,
+            self.problem(),
             self.method,
             out=out,
             force=force,
@@ -223,6 +211,12 @@ class Experiment:
     def label(self) -> str:
         """What the run is called in reports."""
         return self.top.name or self.method_name
+
+
+def _sure(part: T | None) -> T:
+    """A part that was read without a fault."""
+    assert part is not None
+    return part
 
 
 def _section(values: Mapping[str, Any], key: str, faults: Faults) -> dict[str, Any]:

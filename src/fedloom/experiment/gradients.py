@@ -34,8 +34,8 @@ def _by_rows(problem: Problem, theta: Vector, clients: list[int]) -> tuple[Tenso
     for client in clients:
         rows = problem.data.splits["train"][client][:MOST_ROWS]
         total, square = torch.zeros(problem.model.n, dtype=torch.float64), 0.0
-        for part in rows.split(step):
-            each = _one_by_one(problem, theta, part).double()
+        for start in range(0, len(rows), step):
+            each = _one_by_one(problem, theta, rows[start : start + step]).double()
             total += each.sum(0)
             square += float(each.square().sum())
         means.append(total / len(rows))

@@ -1,4 +1,4 @@
-"""The other sections: the top of the file, and [model], [method], [selection], [fleet], [[channel]], [evaluation], [execution].
+"""All sections but [data]: the top of the file, the model, the method, who takes part, and how it is judged and run.
 
 Each function reads one section, adds to the faults what cannot be, and returns what the section means.
 """
@@ -121,8 +121,9 @@ def read_top(values: Mapping[str, Any], faults: Faults) -> Top | None:
     top = Form.of(Top, "an experiment")
     read, wrong = top.read(own)
     for key, what in wrong.items():
-        unknown = key not in top.fields
-        faults.add((key,), f"is no setting or section of an experiment; {hint(key, [*top.fields, *SECTIONS])}" if unknown else what)
+        if key not in top.fields:
+            what = f"is no setting or section of an experiment; {hint(key, [*top.fields, *SECTIONS])}"
+        faults.add((key,), what)
     return None if wrong else Top(**read)
 
 
@@ -146,14 +147,14 @@ def read_model(values: dict[str, Any], faults: Faults) -> ModelPlan | None:
         return ModelPlan(name, options, loss)
     if name is None:
         return ModelPlan(None, {}, loss)
-    if _name({"name": name}, ("model",), NETWORKS, "model", faults, suffix=", or give your own as module:callable") is None:
+    if _name({"name": name}, ("model",), NETWORKS, "model (nor your own as module:callable)", faults) is None:
         return None
     read = _read({**options, "name": name}, ("model",), network_form(name), faults)
     return None if read is None else ModelPlan(name, read, loss)
 
 
-def read_selection(values: dict[str, Any], faults: Faults) -> SelectionPlan | None:
-    """Who takes part; a number and a fraction together, or a number of all, cannot be."""
+def read_selection(values: dict[str, Any], clients: int | None, faults: Faults) -> SelectionPlan | None:
+    """Who takes part of so many clients, if their number is known yet."""
     form = Form.of(SelectionPlan, "the selection")
     read = _read(values, ("selection",), form, faults, named=False)
     if read is None:
@@ -163,6 +164,8 @@ def read_selection(values: dict[str, Any], faults: Faults) -> SelectionPlan | No
     for key in ("per_round", "fraction"):
         if read["name"] == "all" and read[key] is not None:
             faults.add(("selection", key), "cannot be: the selection is 'all'; choose 'uniform' or 'size'")
+    if clients is not None and (read["per_round"] or 0) > clients:
+        faults.add(("selection", "per_round"), f"cannot be: there are {clients} clients; choose 1 to {clients}")
     if read["fraction"] == 0:
         faults.add(("selection", "fraction"), "should be above 0")
     return SelectionPlan(**read)
@@ -179,7 +182,9 @@ def read_fleet(values: dict[str, Any], faults: Faults) -> tuple[Fleet, dict[str,
         faults.add(("fleet", "preset"), f"is no fleet; {hint(preset, FLEETS)}")
         return None
     given = {key: value for key, value in values.items() if key != "preset"}
-    usual = {key: str(value) if isinstance(value, Distribution) else value for key, value in vars(FLEETS[preset]).items()}
+    usual = {
+        key: str(value) if isinstance(value, Distribution) else value for key, value in vars(FLEETS[preset]).items()
+    }
     fleet = replace(FLEETS[preset], **{key: read[key] for key in given})
     return fleet, {"preset": preset, **spoken(usual | given, form)}
 
@@ -211,7 +216,7 @@ def read_evaluations(values: Any, targets: bool, faults: Faults) -> list[Evaluat
     if not _tables(tables, ("evaluation",), faults):
         return []
     form = Form.of(Evaluation, "the evaluation", skip=("reference",))
-    found = []
+    found: list[Evaluation] = []
     for index, table in enumerate(tables):
         at: Key = ("evaluation", index) if listed else ("evaluation",)
         read = _read(table, at, form, faults, named=False)
@@ -257,9 +262,7 @@ def _check_evaluation(read: dict[str, Any], at: Key, targets: bool, faults: Faul
         faults.add((*at, "on"), "cannot be: no client is a target; give data.target a share, such as 0.2")
 
 
-def _read(
-    values: Mapping[str, Any], at: Key, form: Form, faults: Faults, named: bool = True
-) -> dict[str, Any] | None:
+def _read(values: Mapping[str, Any], at: Key, form: Form, faults: Faults, named: bool = True) -> dict[str, Any] | None:
     """The fields of a form from a section; None when something is wrong with them."""
     read, wrong = form.read({key: value for key, value in values.items() if not (named and key == "name")})
     for key, what in wrong.items():
@@ -274,14 +277,13 @@ def _name(
     what: str,
     faults: Faults,
     default: str | None = None,
-    suffix: str = "",
 ) -> str | None:
     """The name that a section gives, if something has that name."""
     name = values.get("name", default)
     if name is None:
         faults.add(at, f"has no name; choose one of {', '.join(known)}")
     elif not isinstance(name, str) or name not in known:
-        faults.add((*at, "name"), f"is no {what}; {hint(str(name), known)}{suffix}")
+        faults.add((*at, "name"), f"is no {what}; {hint(str(name), known)}")
     else:
         return name
     return None

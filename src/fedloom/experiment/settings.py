@@ -1,4 +1,4 @@
-"""Settings as the user gave them: a file, flags, ``--set key=value``, the later ones winning; and where each came from."""
+"""Settings as the user gave them: a file, flags, ``--set key=value``, the later winning; and where each came from."""
 
 from __future__ import annotations
 
@@ -54,12 +54,16 @@ class Settings:
         if isinstance(table, list):
             chosen = [int(name)] if name.isdecimal() else range(len(table))
             if name.isdecimal() and int(name) >= len(table):
-                raise ConfigError(f"{override.place}: {'.'.join(map(str, at))} has {len(table)} entries, counted from 0")
+                raise ConfigError(
+                    f"{override.place}: {'.'.join(map(str, at))} has {len(table)} entries, counted from 0"
+                )
             for index in chosen:
                 self._put(table[index], (*at, index), further if name.isdecimal() else rest, override)
             return
         if not isinstance(table, dict):
-            raise ConfigError(f"{override.place}: {'.'.join(map(str, at))} is a value, not a table with keys of its own")
+            raise ConfigError(
+                f"{override.place}: {'.'.join(map(str, at))} is a value, not a table with keys of its own"
+            )
         if further:
             self._put(table.setdefault(name, {}), (*at, name), further, override)
             return

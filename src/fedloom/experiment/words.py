@@ -28,7 +28,7 @@ def type_words(annotation: Any) -> str:
         bounds = [text for mark in parts[1:] if (text := _bound(mark))]
         return " ".join([type_words(parts[0]), " and ".join(bounds)]).strip()
     if origin is Literal:
-        return (f"one of {', '.join(map(str, parts))}") if len(parts) > 1 else f'"{parts[0]}"'
+        return f"one of {', '.join(map(str, parts))}" if len(parts) > 1 else f'"{parts[0]}"'
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(type_words(part) for part in parts))
     if is_list(annotation):
@@ -64,9 +64,13 @@ def choices(annotation: Any) -> tuple[str, ...]:
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
-    """The name that was probably meant."""
+    """The name that was probably meant: one that looks alike, or one of the initials ("lr" for "learning rate")."""
     known = {name.lower().replace("_", "-"): name for name in names}
-    found = difflib.get_close_matches(word.lower().replace("_", "-"), known, 1, cutoff=0.5)
+    plain = word.lower().replace("_", "-")
+    initials = "".join(part[:1] for part in plain.split("-"))
+    if len(initials) > 1 and initials in known:
+        return known[initials]
+    found = difflib.get_close_matches(plain, known, 1, cutoff=0.5)
     return known[found[0]] if found else None
 
 

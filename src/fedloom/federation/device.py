@@ -89,14 +89,14 @@ class Device:
         if width == 0:
             x, y = self.problem.x[:0], self.problem.y[:0]
             shape = (len(sizes), 0)
-            rows = Rows(x.expand(*shape, *x.shape[1:]), y.expand(*shape, *y.shape[1:]), x.new_zeros(shape))
+            rows = Rows(x.expand(*shape, *x.shape[1:]), y.expand(*shape, *y.shape[1:]), torch.zeros(shape, dtype=self.problem.dtype))
         else:
             local = np.minimum(np.arange(width), np.maximum(sizes[:, None] - 1, 0))
             flat = torch.from_numpy(local + owned.offsets.numpy()[self.clients][:, None])
             x, y = self._take(owned.resolve(flat.clamp_(max=int(owned.offsets[-1]) - 1)))
             counts = torch.from_numpy(sizes)
-            weight = (torch.arange(width) < counts[:, None]) / counts[:, None].clamp(min=1)
-            rows = Rows(x, y, weight.to(self.problem.dtype))
+            own = (torch.arange(width) < counts[:, None]).to(self.problem.dtype)
+            rows = Rows(x, y, own / counts[:, None].clamp(min=1))
         return rows if self.stacked else Rows(rows.x[0], rows.y[0], rows.weight[0])
 
     def loss(self, theta: Vector, split: str | Rows = "train") -> Tensor:
@@ -115,9 +115,10 @@ class Device:
                 theta = theta if theta.requires_grad else theta.detach().requires_grad_()
                 (gradient,) = torch.autograd.grad(self.loss(theta, rows).sum(), theta, create_graph=True)
             return gradient
-        if not self.stacked:
-            return self._gradient(theta[None], Rows(rows.x[None], rows.y[None], rows.weight[None]))[0]
-        return self._gradient(theta, rows)
+        with torch.no_grad():
+            if not self.stacked:
+                return self._gradient(theta[None], Rows(rows.x[None], rows.y[None], rows.weight[None]))[0]
+            return self._gradient(theta, rows)
 
     def sgd(
         self,
@@ -195,16 +196,31 @@ class Device:
         return torch.stack([y for y, _ in found]), torch.stack([count for _, count in found])[:, None]
 
     @contextmanager
-    def _dropout(self) -> Iterator[None]:
-        """Dropout draws from torch's own generator: give it this client's seed, and the caller's back afterwards."""
-        if not self.problem.model.random:
+    def _dropout(self, which: int = 0) -> Iterator[None]:
+        """Dropout draws from torch's own generator: give it this client's seed, and the caller's back afterwards.
+
+        Fully connected models have none; any other module may draw, whether or not it has a layer that says so.
+        """
+        if self.problem.kernel.stacks:
             yield
             return
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(self.draw.words("dropout", self.clients[:1], 1)[0, 0] >> np.uint64(1)))
+            torch.manual_seed(int(self.draw.words("dropout", self.clients[which], 1)[0] >> np.uint64(1)))
             yield
 
     def _gradient(self, theta: Vector, rows: Rows) -> Vector:
+        """A full gradient of a stack; client after client, without padding, if the model cannot walk in step."""
+        if self.problem.kernel.stacks:
+            return self._in_blocks(theta, rows)
+        found = []
+        for i in range(len(theta)):
+            own = torch.nonzero(rows.weight[i]).flatten()
+            with self._dropout(i):
+                alone = Rows(rows.x[i, own][None], rows.y[i, own][None], rows.weight[i, own][None])
+                found.append(self._in_blocks(theta[i : i + 1], alone))
+        return torch.cat(found)
+
+    def _in_blocks(self, theta: Vector, rows: Rows) -> Vector:
         """A full gradient, in blocks of rows so that memory stays bounded."""
         block = max(1, _GRADIENT_ROWS // max(1, rows.x[:, :1].numel()))
         total = torch.zeros_like(theta)

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedloom.federation.losses import Loss
-from fedloom.federation.model import Layer, Model
+from fedloom.federation.model import Layer, Model, trainable
 from fedloom.types import Vector
 
 
@@ -32,7 +32,7 @@ class Affine:
         if isinstance(add, Tensor) and add.dim() == 2:
             add = add[: len(theta)]
         if isinstance(self.keep, Tensor):
-            theta.mul_(self.keep[: len(theta)]).add_(add)
+            theta.mul_(self.keep[: len(theta)] if self.keep.dim() == 2 else self.keep).add_(add)
         elif isinstance(add, Tensor):
             torch.add(add, theta, alpha=self.keep, out=theta)
         else:
@@ -121,19 +121,19 @@ class ModuleKernel(Kernel):
 
     def __init__(self, model: Model, loss: Loss, dtype: torch.dtype) -> None:
         self.loss = loss
-        self.module = model.build().to(dtype).train()
+        self.module = model.built().to(dtype).train()
         self.flat = torch.zeros(model.n, dtype=dtype)
-        views = model.views(self.flat)
-        for name, view in views.items():
-            owner, _, attribute = name.rpartition(".")
-            setattr(self.module.get_submodule(owner), attribute, nn.Parameter(view))
-        self.parameters: list[Tensor] = list(self.module.parameters())
+        self.parameters: list[Tensor] = list(trainable(self.module))
+        for parameter, view in zip(self.parameters, model.views(self.flat).values(), strict=True):
+            parameter.data = view
 
     def gradient(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor) -> Vector:
         gradients = []
+        under_way = self.flat.clone()  # a walk may ask for a gradient elsewhere between two of its steps
         for i in range(len(theta)):
             self.flat.copy_(theta[i])
             gradients.append(torch.cat([g.reshape(-1) for g in self._backward(x[i], y[i], _of(weight, i))]))
+        self.flat.copy_(under_way)
         return torch.stack(gradients)
 
     def bind(self, theta: Vector) -> Vector:
@@ -150,7 +150,7 @@ class ModuleKernel(Kernel):
     def _backward(self, x: Tensor, y: Tensor, weight: float | Tensor) -> tuple[Tensor, ...]:
         with torch.enable_grad():
             total = (self.loss.rows(self.module(x), y) * weight).sum()
-            return torch.autograd.grad(total, self.parameters)
+            return torch.autograd.grad(total, self.parameters, materialize_grads=True)
 
 
 def kernel_for(model: Model, loss: Loss, dtype: torch.dtype) -> Kernel:

@@ -44,29 +44,32 @@ class Model:
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         self.build = build
-        self.module = self._built(0).eval()
+        self.module = self.built().eval()
         _refuse_running_statistics(self.module)
         self.slices: dict[str, Slice] = {}
         position = 0
         for name, parameter in self.module.named_parameters():
-            self.slices[name] = Slice(position, position + parameter.numel(), tuple(parameter.shape))
-            position += parameter.numel()
+            if parameter.requires_grad:
+                self.slices[name] = Slice(position, position + parameter.numel(), tuple(parameter.shape))
+                position += parameter.numel()
         if position == 0:
             raise ModelError("the model has no parameters: there is nothing to train")
         self.n = position
+        named = (*self.module.named_parameters(), *self.module.named_buffers())
+        self._fixed = {name: t.detach() for name, t in named if t.is_floating_point() and name not in self.slices}
 
     def __reduce__(self) -> tuple[type[Model], tuple[Callable[[], nn.Module]]]:
         return Model, (self.build,)  # another process builds its own module instead of sharing this one's tensors
 
-    def _built(self, seed: int) -> nn.Module:
+    def built(self, seed: int = 0) -> nn.Module:
+        """A new module; the global random state stays as it was, and what is not in θ is the same in each."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
             return self.build()
 
     def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Vector:
         """θ as the module's own initialisation draws it for this seed."""
-        parameters = self._built(seed).parameters()
-        return torch.cat([p.detach().reshape(-1) for p in parameters]).to(dtype)
+        return torch.cat([p.detach().reshape(-1) for p in trainable(self.built(seed))]).to(dtype)
 
     def views(self, theta: Vector) -> dict[str, Tensor]:
         """The named tensors inside θ, without copying; a stack keeps its leading axis."""
@@ -92,22 +95,17 @@ class Model:
         return tuple(name for name in self.slices if name.rpartition(".")[0] == prefix)
 
     @cached_property
-    def random(self) -> bool:
-        """Whether the module draws random numbers in training (dropout)."""
-        return any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in self.module.modules())
-
-    @cached_property
     def layers(self) -> tuple[Layer, ...] | None:
         """The fully connected layers, if the module is nothing but these: such models run fast in stacks."""
-        if not isinstance(self.module, nn.Sequential):
+        if type(self.module) is not nn.Sequential or any(map(_hooked, self.module.modules())):
             return None
         layers: list[Layer] = []
-        for index, part in enumerate(self.module):
-            if isinstance(part, nn.Flatten) and index == 0:
+        for name, part in self.module._modules.items():
+            weight, bias = self.slices.get(f"{name}.weight"), self.slices.get(f"{name}.bias")
+            if type(part) is nn.Flatten and not layers and (part.start_dim, part.end_dim) == (1, -1):
                 continue
-            if isinstance(part, nn.Linear):
-                bias = self.slices[f"{index}.bias"] if part.bias is not None else None
-                layers.append(Layer(self.slices[f"{index}.weight"], bias, "none"))
+            if type(part) is nn.Linear and weight is not None and (bias is None) == (part.bias is None):
+                layers.append(Layer(weight, bias, "none"))
             elif type(part) in _ACTIVATIONS and layers and layers[-1].activation == "none":
                 layers[-1] = Layer(layers[-1].weight, layers[-1].bias, _ACTIVATIONS[type(part)])
             else:
@@ -119,7 +117,8 @@ class Model:
         if self.layers is not None:
             return self._dense(theta, x, self.layers)
         if theta.dim() == 1:
-            return torch.as_tensor(functional_call(self.module, self.views(theta), (x,)))
+            fixed = {name: tensor.to(theta.dtype) for name, tensor in self._fixed.items()}
+            return torch.as_tensor(functional_call(self.module, {**fixed, **self.views(theta)}, (x,)))
         return torch.stack([self(one, batch) for one, batch in zip(theta, x, strict=True)])
 
     def _dense(self, theta: Vector, x: Tensor, layers: tuple[Layer, ...]) -> Tensor:
@@ -142,6 +141,11 @@ class Model:
         return max(int(counter.get_total_flops()), 2 * self.n)
 
 
+def trainable(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that make θ, in its order: a user's frozen ones stay as they are."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
 def activate(h: Tensor, name: str) -> Tensor:
     """The activation of that name."""
     match name:
@@ -155,6 +159,10 @@ def activate(h: Tensor, name: str) -> Tensor:
             return h
 
 
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
 def _refuse_running_statistics(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
@@ -164,12 +172,12 @@ def _refuse_running_statistics(module: nn.Module) -> None:
             )
 
 
-def check_fit(model: Model, x: Tensor, outputs: int) -> None:
+def check_fit(model: Model, x: Tensor, outputs: int, dtype: torch.dtype) -> None:
     """Stops before any work if the model cannot read a row or puts out the wrong number of columns."""
     try:
         with torch.no_grad():
-            out = model(torch.zeros(model.n, dtype=x.dtype), x)
-    except (RuntimeError, ValueError, IndexError) as error:
+            out = model(torch.zeros(model.n, dtype=dtype), x)
+    except Exception as error:  # a user's module may raise anything
         raise ModelError(f"the model cannot read rows of shape {tuple(x.shape[1:])}: {error}") from error
     if out.dim() != 2 or out.shape[1] != outputs:
         got = tuple(out.shape[1:])

@@ -34,8 +34,8 @@ class Problem:
         self.model = model
         self.dtype = dtype
         self.data = replace(data, x=_cast(data.x, dtype), y=_cast(data.y, dtype))
-        _refuse_infinite(data)
-        check_fit(model, self.x[:2], data.outputs)
+        _refuse_infinite(self.data)
+        check_fit(model, self.x[:2], data.outputs, dtype)
         self.kernel = kernel_for(model, self.loss, dtype)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -97,19 +97,26 @@ def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _refuse_infinite(data: FederatedData) -> None:
-    """NaN or infinity in the features would silently become the model's; say which client has it."""
-    x = data.x
-    if not x.is_floating_point() or x.numel() == 0:
+    """NaN or infinity in a client's rows would silently become the model's; say which client has it."""
+    bad = torch.cat([_not_finite(data.x), _not_finite(data.y, unknown=data.task == "multilabel")])
+    if len(bad) == 0:
         return
-    low, high = torch.aminmax(x)
-    if bool(torch.isfinite(low) & torch.isfinite(high)):
-        return
-    row = int(torch.nonzero(~torch.isfinite(x.flatten(1)).all(1))[0])
     for split, owned in data.splits.items():
-        at = row if owned.rows is None else int(torch.nonzero(owned.rows == row)[:1].flatten().sum())
-        if owned.rows is None or bool((owned.rows == row).any()):
+        rows = owned.resolve(torch.arange(int(owned.offsets[-1])))
+        for at in torch.nonzero(torch.isin(rows, bad)).flatten()[:1].tolist():
             client = int(torch.searchsorted(owned.offsets, at, right=True)) - 1
             raise DataError(
-                f"row {row} of {data.name!r} ({split} of client {data.label(client)}) has a value that is not finite; "
-                "fill or drop such rows before training"
+                f"row {int(rows[at])} of {data.name!r} ({split} of client {data.label(client)}) has a value that is "
+                "not finite; fill or drop such rows before training"
             )
+
+
+def _not_finite(values: Tensor, unknown: bool = False) -> Tensor:
+    """The rows with NaN (unless that stands for unknown) or infinity; a quick look first, as most data have none."""
+    none = torch.empty(0, dtype=torch.int64)
+    if not values.is_floating_point() or values.numel() == 0:
+        return none
+    if bool(torch.isfinite(torch.stack(torch.aminmax(values))).all()):
+        return none
+    bad = torch.isinf(values) if unknown else ~torch.isfinite(values)
+    return torch.nonzero(bad.reshape(len(bad), -1).any(1)).flatten()

@@ -46,6 +46,8 @@ class Replies(Mapping[str, Tensor]):
     def sum(self, key: str, weights: Tensor | None = None) -> Tensor:
         """Σ w_i r_i (w_i = 1 unless given), in blocks of clients whose size depends on the message alone."""
         column = self.columns[key]
+        if weights is not None and not column.is_floating_point():
+            column = column.double()
         flat = column.reshape(len(column), -1)
         w = torch.ones(len(flat), dtype=flat.dtype) if weights is None else weights.to(flat.dtype)
         block = max(1, _BLOCK_NUMBERS // max(1, flat.shape[1]))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Exactly, Limit, OnAverage, Path, Same
+from fedloom.conformance.answers import Exactly, Invariant, Limit, OnAverage, Path, Same
 from fedloom.conformance.claims import Declaration
-from fedloom.conformance.problems import Known, agreeing, least_squares, logistic, quadratics
+from fedloom.conformance.drive import Walk
+from fedloom.conformance.problems import Known, agreeing, classification, least_squares, logistic, quadratics
 from fedloom.engine.fleet import Distribution, Fleet
 from fedloom.methods import FedSGD
 
@@ -31,6 +34,27 @@ def local_maps(known: Known, lr: float, steps: Tensor | int) -> tuple[Tensor, Te
     powers = [torch.linalg.matrix_power(identity - lr * a, k) for a, k in zip(known.hessians, counts, strict=True)]
     p = torch.stack(powers)
     return p, ((identity - p) @ known.optima.unsqueeze(-1)).squeeze(-1)
+
+
+def momentum_step(known: Known, method: Any, x: Tensor) -> Tensor:
+    """A round of FedAvg whose clients use Polyak's momentum: m ← 0.9m + g, y ← y − ηm."""
+    y = x.repeat(len(known.clients), 1)
+    m = torch.zeros_like(y)
+    for _ in range(method.steps):
+        m = 0.9 * m + _slopes(known, y)
+        y = y - method.lr * m
+    return known.weights(method.weighting) @ y
+
+
+def adam_step(known: Known, method: Any, x: Tensor) -> Tensor:
+    """A round of FedAvg whose clients use Adam, started afresh, with its bias correction."""
+    y = x.repeat(len(known.clients), 1)
+    m, v = torch.zeros_like(y), torch.zeros_like(y)
+    for k in range(1, method.steps + 1):
+        g = _slopes(known, y)
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        y = y - method.lr * (m / (1 - 0.9**k)) / ((v / (1 - 0.999**k)).sqrt() + 1e-8)
+    return known.weights(method.weighting) @ y
 
 
 def averaged_step(known: Known, method: Any, x: Tensor) -> Tensor:
@@ -59,9 +83,27 @@ def hurried_limit(known: Known, method: Any) -> Tensor:
 
 def gradient_step(known: Known, method: Any, x: Tensor) -> Tensor:
     """A step of gradient descent on quadratics: x − η Σ w_i A_i (x − x_i*)."""
-    slopes = (known.hessians @ (x - known.optima).unsqueeze(-1)).squeeze(-1)
-    return x - method.lr * (known.weights(method.weighting) @ slopes)
+    slope: Tensor = known.weights(method.weighting) @ _slopes(known, x)
+    return x - slope * float(method.lr)
 
+
+def _slopes(known: Known, x: Tensor) -> Tensor:
+    """∇f_i = A_i (x_i − x_i*) of each client, at one point or at one a client."""
+    return (known.hessians @ (x - known.optima).unsqueeze(-1)).squeeze(-1)
+
+
+def miscounted(passes: int) -> Callable[[Walk], float]:
+    """How far the count of gradients is from so many passes over all rows in each round."""
+
+    def off(walk: Walk) -> float:
+        rows = int(walk.problem.data.splits["train"].sizes.sum())
+        return float(abs(walk.clocks.gradient_evaluations - walk.clocks.round * passes * rows))
+
+    return off
+
+
+WHO_ANSWERS = ("sampled", "lost", "late")
+"""The hardships that only decide whose replies count in a round."""
 
 _DRIFT = {"lr": 0.8, "batch": None, "steps": 4}
 _ONE_STEP = {"batch": None, "steps": 1}
@@ -69,7 +111,9 @@ _WANDERS = {"sampled": OnAverage(1200), "lost": OnAverage(1200), "late": Exactly
 
 FEDAVG = Declaration(
     claims=(
-        Path("K local steps follow their closed form", unequal_quadratics, averaged_step, _DRIFT),
+        Path("K local steps follow their closed form", unequal_quadratics, averaged_step, _DRIFT, stands=WHO_ANSWERS),
+        Path("momentum follows its recursion", unequal_quadratics, momentum_step, {**_DRIFT, "optimiser": "momentum"}),
+        Path("Adam follows its recursion", unequal_quadratics, adam_step, {**_DRIFT, "optimiser": "adam"}),
         Limit(
             "K local steps end at their closed form, not at the optimum",
             unequal_quadratics,
@@ -99,8 +143,12 @@ FEDAVG = Declaration(
             not_at=biased_limit,
             fleet=Fleet(speed=Distribution("constant", _ROWS_IN_TIME), deadline=1.0, late="partial"),
         ),
-        Limit("one full step finds the optimum of least squares", least_squares, optimum, {**_ONE_STEP, "lr": 0.8}, 200),
-        Limit("one full step finds the optimum of logistic regression", logistic, optimum, {**_ONE_STEP, "lr": 4.0}, 200),
+        Limit(
+            "one full step finds the optimum of least squares", least_squares, optimum, {**_ONE_STEP, "lr": 0.8}, 200
+        ),
+        Limit(
+            "one full step finds the optimum of logistic regression", logistic, optimum, {**_ONE_STEP, "lr": 4.0}, 200
+        ),
         Limit(
             "mini-batches find the optimum that all clients share",
             agreeing,
@@ -116,13 +164,14 @@ FEDAVG = Declaration(
             FedSGD(lr=0.5),
             tolerance=1e-13,
         ),
+        Invariant("E epochs are E passes over every row", classification, miscounted(3), {"batch": 5, "epochs": 3}, 5),
     ),
     batches={"lr": 0.1, "batch": 5, "epochs": 2},
 )
 
 FEDSGD = Declaration(
     claims=(
-        Path("it is gradient descent", unequal_quadratics, gradient_step, {"lr": 0.5}),
+        Path("it is gradient descent", unequal_quadratics, gradient_step, {"lr": 0.5}, stands=WHO_ANSWERS),
         Limit("it finds the optimum", unequal_quadratics, optimum, {"lr": 0.8}, 100, 1e-11),
         Limit("the same, clients of equal sizes", quadratics, optimum, {"lr": 0.8}, 100, 1e-11, _WANDERS),
         Limit(
@@ -136,6 +185,7 @@ FEDSGD = Declaration(
         ),
         Limit("it finds the optimum of least squares", least_squares, optimum, {"lr": 0.8}, 200),
         Limit("it finds the optimum of logistic regression", logistic, optimum, {"lr": 4.0}, 200),
+        Invariant("a gradient is one pass over every row", classification, miscounted(1), rounds=5),
     ),
     batches={"lr": 0.1},
     divisible=False,
@@ -143,6 +193,4 @@ FEDSGD = Declaration(
 
 
 def _sized(method: Any) -> Any:
-    from dataclasses import replace
-
     return replace(method, weighting="size")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedloom.conformance.answers import Exactly, Invariant, Limit, Path
 from fedloom.conformance.claims import Declaration
-from fedloom.conformance.declarations.averaging import local_maps, unequal_quadratics
+from fedloom.conformance.declarations.averaging import WHO_ANSWERS, local_maps, unequal_quadratics
 from fedloom.conformance.drive import Walk, apart
 from fedloom.conformance.problems import Known, agreeing, least_squares, logistic, quadratics
 
@@ -47,7 +47,13 @@ def server_moved(walk: Walk) -> float:
 
 LOCAL = Declaration(
     claims=(
-        Path("each client follows the closed form of its own steps", unequal_quadratics, own_steps, _STEPS),
+        Path(
+            "each client follows the closed form of its own steps",
+            unequal_quadratics,
+            own_steps,
+            _STEPS,
+            stands=WHO_ANSWERS,
+        ),
         Limit(
             "each client finds its own optimum",
             quadratics,

@@ -1,0 +1,344 @@
+"""The parts of the pages that are read off the code, so that they stay true.
+
+A page says where such a part belongs, and this file says what it is::
+
+    <!-- generated: parameters fedavg -->
+    …
+    <!-- end -->
+
+``fill`` puts in what the code says today. ``docs/build.py`` does so for every page, and a test fails while a page that
+is kept in the repository says something else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
+
+import fedloom
+from fedloom.channel import TRANSFORMS
+from fedloom.cli import app
+from fedloom.cli.flags import FLAGS
+from fedloom.conformance import DECLARATIONS
+from fedloom.data import SOURCES, STEPS, cifar, load_file, mnist
+from fedloom.engine.evaluation import Evaluation
+from fedloom.engine.fleet import FLEETS, Fleet
+from fedloom.experiment.data import Division
+from fedloom.experiment.forms import Field, Form
+from fedloom.experiment.sections import Execution, SelectionPlan, Top, method_form, network_form
+from fedloom.experiment.words import type_words, value_text
+from fedloom.federation.losses import LOSSES
+from fedloom.federation.metrics import METRICS
+from fedloom.federation.networks import NETWORKS
+from fedloom.methods import REGISTER
+
+DOCS = Path(__file__).parent
+_REGION = re.compile(r"<!-- generated: (?P<what>[^>]+?) -->\n.*?<!-- end -->", re.DOTALL)
+_ROLE = re.compile(r":(?:func|class|attr|meth|mod):`~?([^`]+)`")
+
+
+def pages() -> list[Path]:
+    """Every page of the documentation, and the README."""
+    return [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def fill(text: str) -> str:
+    """A page with all of its generated parts as the code has them now."""
+    return _REGION.sub(lambda found: _region(found["what"]), text)
+
+
+def _region(what: str) -> str:
+    name, *arguments = what.split()
+    return f"<!-- generated: {what} -->\n\n{_PARTS[name](*arguments).strip()}\n\n<!-- end -->"
+
+
+# Experiment files
+
+
+def parameters(name: str) -> str:
+    """The hyper-parameters of a method."""
+    return _fields(method_form(name).fields.values())
+
+
+def section(name: str) -> str:
+    """A section of an experiment file whose keys are always the same."""
+    takers: dict[str, Callable[..., Any]] = {
+        "top": Top,
+        "data": Division,
+        "selection": SelectionPlan,
+        "fleet": Fleet,
+        "evaluation": Evaluation,
+        "execution": Execution,
+    }
+    return _fields(Form.of(takers[name], name, skip=("reference",)).fields.values())
+
+
+def file_options() -> str:
+    """The keys of [data] for the user's own file."""
+    return _fields(Form.of(load_file, "", skip=("path", "name")).fields.values())
+
+
+def source_options() -> str:
+    """The keys of [data] that belong to one data set."""
+    rows = []
+    for source in SOURCES.values():
+        for field in Form.of(source.load, "").fields.values():
+            if field.name not in ("clients", "seed"):
+                rows.append((f"`{source.name}`", *_field(field)[:3]))
+    return _table(("Data set", "Key", "Type", "Default"), rows)
+
+
+def partition_options() -> str:
+    """Each step of a partition: what it does, and its keys."""
+    return "\n\n".join(_described(f"`{name}`", step) for name, step in STEPS.items())
+
+
+def network_options() -> str:
+    """Each network that has a name: what it is, and its keys."""
+    parts = []
+    for name, build in NETWORKS.items():
+        fields = network_form(name).fields.values()
+        parts.append(f"#### `{name}`\n\n{_doc(build)}" + (f"\n\n{_fields(fields)}" if fields else ""))
+    return "\n\n".join(parts)
+
+
+def method_options() -> str:
+    """The hyper-parameters of every method."""
+    parts = [f"#### `{name}`\n\n{entry.summary.capitalize()}." for name, entry in REGISTER.items()]
+    return "\n\n".join(f"{part}\n\n{parameters(name)}" for part, name in zip(parts, REGISTER, strict=True))
+
+
+def channel_options() -> str:
+    """Each step of a channel."""
+    return "\n\n".join(_described(f"`{name}`", step) for name, step in TRANSFORMS.items())
+
+
+def presets() -> str:
+    """The fleets that have a name, side by side."""
+    rows = []
+    for field in dataclasses.fields(Fleet):
+        values = [getattr(fleet, field.name) for fleet in FLEETS.values()]
+        rows.append((f"`{field.name}`", *(f"`{_default(value)}`" for value in values)))
+    return _table(("Key", *(f"`{name}`" for name in FLEETS)), rows)
+
+
+def losses() -> str:
+    """The losses, what they compute, and for which tasks."""
+    rows = [(f"`{name}`", _doc(type(loss)), ", ".join(loss.tasks)) for name, loss in LOSSES.items()]
+    return _table(("Loss", "Of one row", "Tasks"), rows)
+
+
+def metrics() -> str:
+    """The metrics, for which tasks, and which way is better."""
+    rows = [
+        (f"`{name}`", ", ".join(metric.tasks), "higher" if metric.higher_is_better else "lower")
+        for name, metric in METRICS.items()
+    ]
+    return _table(("Metric", "Tasks", "Better"), rows)
+
+
+# Methods and data sets
+
+
+def register(folder: str = "") -> str:
+    """The methods; ``folder`` is where their pages are, seen from the page that has this table."""
+    rows = [
+        (f"[`{e.name}`]({folder}{e.name}.md)", e.summary, e.family, e.paper, str(len(DECLARATIONS[e.name].claims)))
+        for e in REGISTER.values()
+    ]
+    return _table(("Method", "What it does", "Family", "Paper", "Known answers checked"), rows)
+
+
+def claims(name: str) -> str:
+    """The known answers of a method, and the hardships under which each is checked again."""
+    rows = [(claim.name, ", ".join(claim.survives) or "–") for claim in DECLARATIONS[name].claims]
+    return _table(("Known answer", "Checked again when replies are"), rows)
+
+
+def sources() -> str:
+    """The data sets."""
+    rows = [
+        (f"`{s.name}`", s.summary, s.task, s.rows, s.features, s.origin, s.licence, "yes" if s.natural else "–")
+        for s in SOURCES.values()
+    ]
+    return _table(("Name", "What it is", "Task", "Rows", "Features", "Comes from", "Licence", "Own clients"), rows)
+
+
+def files() -> str:
+    """The published files that are looked for in ``$FEDLOOM_DATA``."""
+    rows = [(f"`mnist/{file.file}`", f"{file.length:,}") for file in mnist.MNIST]
+    rows += [(f"`fashion-mnist/{file.file}`", f"{file.length:,}") for file in mnist.FASHION_MNIST]
+    rows += [(f"`qmnist/{file.file}`", f"{file.length:,}") for file in mnist.QMNIST]
+    rows += [
+        (f"`{archive.folder}/` and in it the files of `{archive.file}`", f"{archive.length:,} (the archive)")
+        for archive in (cifar.CIFAR10, cifar.CIFAR100)
+    ]
+    return _table(("File below `$FEDLOOM_DATA`", "Bytes of its content"), rows)
+
+
+# The command line
+
+
+def commands() -> str:
+    """Every command with its arguments and options."""
+    return "\n\n".join(_command(path, callback) for path, callback in _callbacks(app, "fedloom"))
+
+
+def _callbacks(group: typer.Typer, path: str) -> Iterator[tuple[str, Callable[..., Any]]]:
+    for command in group.registered_commands:
+        assert command.callback is not None
+        yield f"{path} {command.name or command.callback.__name__}", command.callback
+    for inner in group.registered_groups:
+        assert inner.typer_instance is not None
+        yield from _callbacks(inner.typer_instance, f"{path} {inner.name}")
+
+
+def _command(path: str, callback: Callable[..., Any]) -> str:
+    found = [_parameter(p) for p in inspect.signature(callback, eval_str=True).parameters.values()]
+    listed = [p for p in found if p is not None]
+    arguments = [p for p in listed if not p.option]
+    usage = " ".join([path, *(p.shown if p.required else f"[{p.shown}]" for p in arguments), "[OPTIONS]"])
+    parts = [f"## {path}", _doc(callback), f"```text\n{usage}\n```"]
+    if arguments:
+        parts.append(_table(("Argument", "Meaning"), [(f"`{p.shown}`", p.help) for p in arguments]))
+    panels = dict.fromkeys(p.panel for p in listed if p.option)
+    for panel in panels:
+        rows = [(f"`{p.shown}`", p.help, p.key) for p in listed if p.option and p.panel == panel]
+        parts.append(f"**{panel}**")
+        keyed = any(key for *_, key in rows)
+        heads = ("Option", "Meaning", "Sets the key") if keyed else ("Option", "Meaning")
+        parts.append(_table(heads, rows if keyed else [row[:2] for row in rows]))
+    return "\n\n".join(parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """An argument or option as the page shows it."""
+
+    shown: str
+    help: str
+    option: bool
+    required: bool
+    panel: str
+    key: str
+
+
+_KEYS = {flag.option: flag.key for flag in FLAGS}
+
+
+def _parameter(parameter: inspect.Parameter) -> Listed | None:
+    annotation = parameter.annotation
+    if get_origin(annotation) is not Annotated:
+        return None  # typer's own context
+    kind, info = get_args(annotation)[:2]
+    option = isinstance(info, typer.models.OptionInfo)
+    name = _option_name(parameter.name, info)
+    shown = " ".join([name, info.metavar or _metavar(kind)]).strip() if option else (info.metavar or parameter.name.upper())
+    key = _KEYS.get(name, "") if info.rich_help_panel else ""
+    return Listed(
+        shown,
+        " ".join((info.help or "").split()),
+        option,
+        parameter.default is inspect.Parameter.empty,
+        info.rich_help_panel or "Options",
+        f"`{key}`" if key else "",
+    )
+
+
+def _option_name(parameter: str, info: Any) -> str:
+    """The name that the option was given; inside ``Annotated`` typer still has it in the place of the default."""
+    given = [word for word in (info.default, *(info.param_decls or ())) if isinstance(word, str)]
+    return given[0] if given else "--" + parameter.replace("_", "-")
+
+
+def _metavar(kind: Any) -> str:
+    kinds = {part for part in (get_args(kind) or (kind,)) if part is not type(None)}
+    for one, word in ((bool, ""), (int, "N"), (float, "X"), (str, "TEXT"), (Path, "PATH")):
+        if one in kinds:
+            return word
+    return "…"
+
+
+# The Python interface
+
+
+def api() -> str:
+    """Every public name of ``fedloom``, where it is defined."""
+    parts = []
+    for name in fedloom.__all__:
+        if name != "__version__":
+            parts.append(f"::: {_home(name)}\n    options:\n      heading: fedloom.{name}\n      toc_label: {name}")
+    return "\n\n".join(parts)
+
+
+def _home(name: str) -> str:
+    thing = getattr(fedloom, name)
+    if inspect.isclass(thing) or inspect.isfunction(thing):
+        return f"{thing.__module__}.{thing.__qualname__}"
+    return f"{fedloom._HOMES[name]}.{name}"
+
+
+# Words and tables
+
+
+def _described(title: str, taker: Callable[..., Any]) -> str:
+    fields = Form.of(taker, "").fields.values()
+    return f"#### {title}\n\n{_doc(taker)}" + (f"\n\n{_fields(fields)}" if fields else "")
+
+
+def _fields(fields: Iterable[Field]) -> str:
+    rows = [_field(field) for field in fields]
+    if not any(meaning for *_, meaning in rows):
+        return _table(("Key", "Type", "Default"), [row[:3] for row in rows])
+    return _table(("Key", "Type", "Default", "Meaning"), rows)
+
+
+def _field(field: Field) -> tuple[str, str, str, str]:
+    default = "must be given" if field.default is ... else f"`{_default(field.default)}`"
+    return f"`{field.name}`", type_words(field.annotation), default, field.meaning
+
+
+def _default(value: Any) -> str:
+    """A default as an experiment file would have it."""
+    return "none" if value is None else value_text(value)
+
+
+def _doc(thing: Any) -> str:
+    """A docstring as Markdown."""
+    return _ROLE.sub(lambda role: f"`{role[1].rpartition('.')[2]}`", inspect.cleandoc(thing.__doc__ or ""))
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+_PARTS: dict[str, Callable[..., str]] = {
+    "api": api,
+    "channel-options": channel_options,
+    "claims": claims,
+    "commands": commands,
+    "file-options": file_options,
+    "files": files,
+    "losses": losses,
+    "method-options": method_options,
+    "metrics": metrics,
+    "network-options": network_options,
+    "parameters": parameters,
+    "partition-options": partition_options,
+    "presets": presets,
+    "register": register,
+    "section": section,
+    "source-options": source_options,
+    "sources": sources,
+}

@@ -1,0 +1,51 @@
+"""The command line. Heavy libraries are imported by the commands that need them, so that help is there at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from fedloom import __version__
+from fedloom.cli import data
+from fedloom.cli.compare import compare
+from fedloom.cli.guard import Guarded
+from fedloom.cli.methods import check, methods
+from fedloom.cli.report import report
+from fedloom.cli.run import resume, run
+
+app = typer.Typer(
+    cls=Guarded,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Federated learning for data that differ from device to device. Begin with: fedloom run --data digits",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedloom {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    """What every command has."""
+
+
+for command in (run, compare, resume, report, methods, check):
+    app.command()(command)
+app.add_typer(data.app, name="data")
+
+
+def main() -> None:
+    """The entry point; a user's own models may be in the working folder."""
+    sys.path.append(os.getcwd())
+    app()

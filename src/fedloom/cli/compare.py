@@ -1,0 +1,127 @@
+"""``fedloom compare``: several methods, each with several seeds, otherwise equal; mean ± standard deviation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedloom.cli.comparison import Comparison, parse_entry
+from fedloom.cli.display import following, make_console, say
+from fedloom.cli.flags import Flags, overrides, with_flags
+from fedloom.cli.guard import ARGUMENTS, Halt
+from fedloom.cli.run import Force, Quiet, Report, Sets, halting
+from fedloom.errors import ConfigError, FedloomError, RunError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedloom.experiment import Settings
+
+
+@with_flags(without=("--method",))
+def compare(
+    flags: Flags,
+    ctx: typer.Context,
+    methods: Annotated[
+        list[str],
+        typer.Argument(metavar="METHOD…", help="Methods, each perhaps with settings: fedavg:epochs=5,lr=0.1."),
+    ],
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="An experiment file to start from.")] = None,
+    sets: Sets = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Seeds for each method: --seed and those after it. [3]")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(metavar="1,2,3", help="The seeds themselves.")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="A value of the metric: adds when each method reached it.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder; else one below runs/.")] = None,
+    force: Force = False,
+    quiet: Quiet = False,
+    report: Report = True,
+) -> None:
+    """Compare methods under equal settings. Started again with the same arguments, it goes on where it stopped."""
+    from fedloom.experiment import Settings
+
+    base = Settings.read(config, overrides(flags, sets))
+    entries = [parse_entry(text) for text in methods]
+    comparison = Comparison(base, entries, _seeds(base, repeats, seeds))
+    comparison.check()
+    folder = out or comparison.usual_folder()
+    console = make_console()
+    comparison.claim(folder, ["fedloom", *ctx.meta.get(ARGUMENTS, [])], force)
+    failed = _run_all(comparison, folder, console, force, quiet)
+    _conclude(comparison, folder, console, target, report)
+    if failed:
+        raise RunError("\n  ".join([f"{len(failed)} of {len(comparison)} runs failed:", *failed]))
+
+
+def _run_all(comparison: Comparison, folder: Path, console: Console, force: bool, quiet: bool) -> list[str]:
+    """All runs that are not there yet; what went wrong in those that failed, the others being done all the same."""
+    failed = []
+    for number, (entry, seed) in enumerate(comparison.runs(), 1):
+        experiment, place = comparison.experiment(entry, seed), comparison.place(folder, entry, seed)
+        title = f"[{number}/{len(comparison)}] {entry.text}, seed {seed}"
+        how = comparison.how(experiment, place, force)
+        if how is None:
+            _tell(console, quiet, f"{title}: done already")
+            continue
+        try:
+            with following(console, title, quiet or not console.is_terminal) as follow:
+                done = halting(experiment, place, **how, progress=follow, label=entry.text)
+        except Halt as halt:
+            raise Halt(f"{halt}\nor go on with the whole comparison by the same command again") from halt
+        except FedloomError as error:
+            failed.append(f"{entry.text}, seed {seed}: {error}")
+            say(console, f"{title}: failed", "red")
+            continue
+        _tell(console, quiet, f"{title}: {_result(done.summary)}")
+    return failed
+
+
+def _conclude(comparison: Comparison, folder: Path, console: Console, target: float | None, report: bool) -> None:
+    """The table, compare.json, the page."""
+    from fedloom.report import find_runs, group_runs, make_target, rich_table, rows, write_report
+    from fedloom.report.runs import run_folders
+
+    folders = [folder / entry.folder for entry in comparison.entries]
+    groups = group_runs(find_runs([path for path in folders if run_folders(path)]))
+    goal = make_target(groups, target)
+    comparison.record(folder, {"target": target, "table": rows(groups, goal)})
+    console.print(rich_table(groups, goal, console.width))
+    if report:
+        write_report(folder, folder / "report.html", target=target)
+    say(console, f"report: {folder / 'report.html'}" if report else f"runs: {folder}")
+
+
+def _seeds(base: Settings, repeats: int | None, listed: str | None) -> list[int]:
+    if listed is None:
+        first = base.values.get("seed", 0)
+        if not isinstance(first, int):
+            raise ConfigError(f"{base.place(('seed',))}: seed = {first!r} should be a whole number")
+        return list(range(first, first + (repeats or 3)))
+    if repeats is not None:
+        raise ConfigError("--seeds lists the seeds, --repeats counts them: give one of the two")
+    try:
+        found = [int(seed) for seed in listed.split(",")]
+    except ValueError:
+        raise ConfigError(f"--seeds: {listed!r} is no list of whole numbers such as 1,2,3") from None
+    if len(set(found)) < len(found):
+        raise ConfigError(f"--seeds: {listed} has a seed twice, which would be the same run")
+    return found
+
+
+def _result(summary: dict[str, Any]) -> str:
+    from fedloom.cli.display import primary
+    from fedloom.report.words import plain, text, timed
+
+    name, value = primary(summary["spread"])
+    return f"{name} {text(plain, value)} in {text(timed, summary['wall_seconds'])}"
+
+
+def _tell(console: Console, quiet: bool, line: str) -> None:
+    if not quiet:
+        say(console, line)
+        console.file.flush()

@@ -1,0 +1,188 @@
+"""A comparison: which experiments it has, where each belongs, and what of it is done already."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedloom.cli.run import slug
+from fedloom.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from fedloom.experiment import Experiment, Settings
+
+RECORD = "compare.json"
+_COMMA = re.compile(r",(?![^\[]*\])")  # not those inside a list
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the table: a method and the settings that are its own."""
+
+    text: str
+    method: str
+    own: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder."""
+        return slug(self.text)
+
+
+def parse_entry(text: str) -> Entry:
+    """``fedavg`` or ``fedavg:epochs=5,lr=0.1``; a key without a section is one of the method's."""
+    method, colon, rest = text.partition(":")
+    own = []
+    for part in _COMMA.split(rest) if colon else []:
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{text!r}: write settings after the method as {method}:key=value,key=value")
+        own.append((key.strip() if "." in key else f"method.{key.strip()}", value.strip()))
+    return Entry(text, method, tuple(own))
+
+
+class Comparison:
+    """Entries × seeds under the same settings."""
+
+    def __init__(self, base: Settings, entries: list[Entry], seeds: list[int]) -> None:
+        from fedloom.experiment import Shelf
+
+        self.base, self.entries, self.seeds = base, entries, seeds
+        self.shelf = Shelf()
+        names = [entry.folder for entry in entries]
+        for name in {name for name in names if names.count(name) > 1}:
+            raise ConfigError(f"{name!r} is there twice; give each method once, or settings that differ")
+
+    def __len__(self) -> int:
+        return len(self.entries) * len(self.seeds)
+
+    def runs(self) -> Iterator[tuple[Entry, int]]:
+        """Seed by seed, so that runs on the same data follow each other."""
+        return ((entry, seed) for seed in self.seeds for entry in self.entries)
+
+    def experiment(self, entry: Entry, seed: int) -> Experiment:
+        """One run's experiment: the common settings as far as its method knows them, then its own."""
+        from fedloom.experiment import Experiment, Override, parse_value
+
+        settings = self.base.copied()
+        for key in self._foreign(entry.method):
+            del settings.values["method"][key]
+        settings.set(Override("method.name", entry.method, entry.text))
+        for key, value in entry.own:
+            settings.set(Override(key, parse_value(value), entry.text))
+        settings.set(Override("seed", seed, f"seed {seed}"))
+        return Experiment(settings, self.shelf)
+
+    def _foreign(self, method: str) -> list[str]:
+        """Hyper-parameters among the common settings that this method lacks and another one has."""
+        from fedloom.experiment import method_form
+        from fedloom.methods import REGISTER
+
+        known = {e.method: set(method_form(e.method).fields) for e in self.entries if e.method in REGISTER}
+        anywhere: set[str] = set().union(*known.values())
+        given = self.base.values.get("method")
+        keys = [key for key in given if key != "name"] if isinstance(given, dict) else []
+        return [key for key in keys if key in anywhere and key not in known.get(method, anywhere)]
+
+    def check(self) -> None:
+        """Everything that is wrong with any of the entries, at once, before any run."""
+        found: dict[str, None] = {}
+        for entry in self.entries:
+            try:
+                self.experiment(entry, self.seeds[0]).check()
+            except ConfigError as error:
+                found[str(error)] = None
+        if found:
+            raise ConfigError("\n".join(found))
+
+    def how(self, experiment: Experiment, place: Path, force: bool) -> dict[str, Any] | None:
+        """How to start one run: afresh, or on from where it stopped; None when it is done already."""
+        from fedloom.engine import toml
+        from fedloom.engine.folder import CONFIG, SUMMARY
+
+        if force or not (place / CONFIG).is_file():
+            return {"force": force}
+        there = tomllib.loads((place / CONFIG).read_text(encoding="utf-8"))
+        wanted = tomllib.loads(toml.dumps(experiment.resolved()))
+        if _essence(there) != _essence(wanted):
+            raise RunError(
+                f"{place} holds a run with other settings: choose another folder with --out, or begin anew with --force"
+            )
+        return None if (place / SUMMARY).is_file() else {"resume": True}
+
+    def usual_folder(self) -> Path:
+        """Below runs/: the folder in which the same comparison was begun, or else one that is not there yet."""
+        experiment = self.experiment(self.entries[0], self.seeds[0])
+        names = "-".join(entry.folder for entry in self.entries)
+        base = Path("runs") / f"compare-{names[:80].strip('-')}-{slug(experiment.data_plan.name)}"
+        folders = itertools.chain([base], (base.with_name(f"{base.name}-{k}") for k in itertools.count(2)))
+        return next(path for path in folders if not path.exists() or _read(path).get("arguments") == self._arguments())
+
+    def claim(self, folder: Path, command: list[str], force: bool) -> None:
+        """Make the folder this comparison's; one with anything else in it, or with other settings, is refused."""
+        record = _read(folder)
+        if folder.exists() and not record and (not folder.is_dir() or any(folder.iterdir())):
+            raise RunError(f"{folder} is there already and is no comparison; choose another folder with --out")
+        for entry in self.entries:
+            self.how(self.experiment(entry, self.seeds[0]), self.place(folder, entry, self.seeds[0]), force)
+        folder.mkdir(parents=True, exist_ok=True)
+        if force:
+            _clear(folder, record)
+        self._command, self._earlier = command, [] if force else record.get("runs", [])
+        self.record(folder, {})
+
+    def place(self, folder: Path, entry: Entry, seed: int) -> Path:
+        """Where in the folder a run belongs."""
+        return folder / entry.folder / f"seed-{seed}"
+
+    def record(self, folder: Path, result: dict[str, Any]) -> None:
+        """Write compare.json: how the comparison was made, and what came of it."""
+        from fedloom.engine.files import plain, replacing
+
+        record = {
+            "command": self._command,
+            "methods": [entry.text for entry in self.entries],
+            "seeds": self.seeds,
+            "runs": list(dict.fromkeys([*self._earlier, *(str(self.place(Path(), *run)) for run in self.runs())])),
+            "arguments": self._arguments(),
+            **result,
+        }
+        with replacing(folder / RECORD) as file:
+            file.write((json.dumps(plain(record, RECORD), indent=1) + "\n").encode())
+
+    def _arguments(self) -> dict[str, Any]:
+        arguments = {
+            "methods": [entry.text for entry in self.entries],
+            "seeds": self.seeds,
+            "settings": {key: value for key, value in self.base.values.items() if key not in ("seed", "execution")},
+        }
+        told: dict[str, Any] = json.loads(json.dumps(arguments, default=str))
+        return told
+
+
+def _clear(folder: Path, record: dict[str, Any]) -> None:
+    """Empty the runs of the comparison that was here, so that none is taken for one of this."""
+    from fedloom.engine.folder import RunFolder
+
+    for name in record.get("runs", []):
+        if (folder / name).is_dir():
+            RunFolder.create(folder / name, force=True).close()
+
+
+def _essence(config: dict[str, Any]) -> dict[str, Any]:
+    """What decides the result: everything but where the work is done."""
+    return {key: value for key, value in config.items() if key != "execution"}
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}

@@ -1,0 +1,97 @@
+"""``fedloom data``: which data sets there are, who would have what, and their files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedloom.cli.display import make_console, say
+from fedloom.cli.flags import DATA, FLAGS, MODEL, Flags, overrides, with_flags
+from fedloom.cli.methods import Json
+from fedloom.cli.run import Sets
+
+if TYPE_CHECKING:
+    from fedloom.experiment import Experiment
+
+app = typer.Typer(no_args_is_help=True, help="The data sets: list them, see who would have what, fetch their files.")
+
+
+@app.command("list")
+def list_sources(as_json: Json = False) -> None:
+    """List the data sets that have a name."""
+    from fedloom.data import SOURCES
+
+    if as_json:
+        keys = ("name", "summary", "task", "rows", "features", "origin", "licence", "natural", "options")
+        typer.echo(
+            json.dumps([{k: getattr(s, k) for k in keys} for s in SOURCES.values()], indent=1, ensure_ascii=False)
+        )
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("Name", "Task", "Rows", "Features", "What it is", "Own clients"):
+        table.add_column(title, no_wrap=title == "Name")
+    for source in SOURCES.values():
+        own = "yes" if source.natural else ""
+        table.add_row(source.name, source.task, source.rows, source.features, source.summary, own)
+    make_console().print(table)
+
+
+@app.command()
+@with_flags((DATA, MODEL), also=("--seed",), without=("--data",))
+def describe(
+    flags: Flags,
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A data set, or a .csv, .parquet or .npz file.")],
+    sets: Sets = None,
+    as_json: Json = False,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Draw who has what into a page.")] = None,
+) -> None:
+    """Say who would have what and how much clients differ; with --model, also how much their gradients do."""
+    from fedloom.data import describe as described
+    from fedloom.experiment import Experiment
+
+    named = replace(next(flag for flag in FLAGS if flag.option == "--data"), option=name)
+    experiment = Experiment.load(None, overrides([(named, name), *flags], sets))
+    description = described(experiment.data())
+    gradients = _gradients(experiment) if experiment.model_plan.name is not None else {}
+    if html is not None:
+        description.figure().write_html(html, include_plotlyjs=True)
+    if as_json:
+        record = description.record()
+        typer.echo(json.dumps(record | ({"gradients": gradients} if gradients else {}), ensure_ascii=False))
+        return
+    console = make_console()
+    console.print(description.table())
+    if gradients:
+        words = ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in gradients.items())
+        say(console, f"gradients of {experiment.model_plan.name} at its first model: {words}")
+    if html is not None:
+        say(console, f"drawing: {html}")
+
+
+@app.command()
+def fetch(names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Data sets.")]) -> None:
+    """Have the files of data sets on this machine, checked by their checksums."""
+    from fedloom.data import fetch as fetched
+
+    console = make_console()
+    for name in names:
+        paths = fetched(name)
+        for path in paths:
+            say(console, f"{name}: {path}")
+        if not paths:
+            say(console, f"{name}: nothing to fetch, it is there")
+
+
+def _gradients(experiment: Experiment) -> dict[str, Any]:
+    """E‖∇f_i − ∇f‖² between clients and within them, at the model that a run with this seed would start from."""
+    from fedloom.experiment import gradient_measures
+    from fedloom.federation.randomness import Draw
+
+    problem = experiment.problem()
+    return gradient_measures(problem, problem.model.init(Draw(experiment.top.seed).key("model"), problem.dtype))

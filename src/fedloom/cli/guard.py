@@ -1,0 +1,51 @@
+"""What a command says when it cannot go on: one paragraph on stderr and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from typer.core import TyperGroup
+
+from fedloom.errors import FedloomError
+
+REFUSED, STOPPED = 2, 130
+ARGUMENTS = "fedloom.arguments"
+"""Where the words of the command line are kept, for a record of how a result was made."""
+
+
+class Halt(Exception):
+    """The user stopped the work; the text says how to go on with it."""
+
+
+class Guarded(TyperGroup):
+    """Commands whose errors are said in words: exit code 2 for what cannot be, 130 after Ctrl-C."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Remember the words before they are taken apart."""
+        ctx.meta.setdefault(ARGUMENTS, list(args))
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except FedloomError as error:
+            _say(f"error: {error}", "red")
+            raise typer.Exit(REFUSED) from error
+        except Halt as halt:
+            _say(str(halt), "yellow")
+            raise typer.Exit(STOPPED) from halt
+        except KeyboardInterrupt as stop:
+            _say("stopped", "yellow")
+            raise typer.Exit(STOPPED) from stop
+
+
+def _say(message: str, style: str) -> None:
+    if os.environ.get("FEDLOOM_DEBUG") == "1":
+        traceback.print_exc()
+    Console(stderr=True).print(Text(message, style=style), soft_wrap=True)

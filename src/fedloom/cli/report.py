@@ -1,0 +1,28 @@
+"""``fedloom report``: the page and the table of runs that are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedloom.cli.display import make_console, say
+
+
+def report(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Folders of runs, or folders that hold some.")],
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The page; else PATH/report.html.")] = None,
+    title: Annotated[str | None, typer.Option(help="The page's title.")] = None,
+    target: Annotated[float | None, typer.Option(help="A value to be reached: adds when it was.")] = None,
+    metric: Annotated[str | None, typer.Option(help="The metric of the target; the primary one unless given.")] = None,
+) -> None:
+    """Make one self-contained HTML page out of one run or several, and print their table."""
+    from fedloom.report import find_runs, group_runs, make_target, rich_table, write_report
+
+    file = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
+    written = write_report(paths, file, title, target=target, metric=metric)
+    groups = group_runs(find_runs(paths))
+    console = make_console()
+    console.print(rich_table(groups, make_target(groups, target, metric), console.width))
+    say(console, f"report: {written}")

@@ -1,0 +1,124 @@
+"""``fedloom run`` and ``fedloom resume``: one run in one folder."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedloom.cli.display import ending, following, make_console, primary, say
+from fedloom.cli.flags import EXECUTION, Flags, overrides, with_flags
+from fedloom.cli.guard import Halt
+
+if TYPE_CHECKING:
+    from fedloom.engine.run import Run
+    from fedloom.experiment import Experiment
+
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, such as --set method.lr=0.1.")
+]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The folder of the run; a new one below runs/.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is in the folder.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Say only the result.")]
+Report = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html at the end.")]
+
+
+@with_flags()
+def run(
+    flags: Flags,
+    file: Annotated[Path | None, typer.Argument(help="An experiment file (TOML); flags win over it.")] = None,
+    sets: Sets = None,
+    out: Out = None,
+    force: Force = False,
+    quiet: Quiet = False,
+    report: Report = True,
+) -> None:
+    """Run one experiment: from flags, from a file, or from both."""
+    from fedloom.experiment import Experiment
+
+    experiment = Experiment.load(file, overrides(flags, sets))
+    parts = (experiment.method_name, experiment.data_plan.name, str(experiment.top.seed))
+    perform(experiment, out or fresh("-".join(parts)), force=force, quiet=quiet, report=report)
+
+
+@with_flags((EXECUTION,), without=("--stack", "--on-error"))
+def resume(
+    flags: Flags,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run that was stopped.")],
+    quiet: Quiet = False,
+    report: Report = True,
+) -> None:
+    """Go on with a run that was stopped or killed; it ends in the same bits as one that was not."""
+    from fedloom.engine.folder import CONFIG, RunFolder
+    from fedloom.experiment import Experiment
+
+    RunFolder.open(folder, write=False)
+    perform(Experiment.load(folder / CONFIG, overrides(flags)), folder, resume=True, quiet=quiet, report=report)
+
+
+def perform(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    force: bool = False,
+    resume: bool = False,
+    quiet: bool = False,
+    report: bool = True,
+) -> None:
+    """Run an experiment into a folder, and say what came of it."""
+    console = make_console()
+    experiment.check()
+    if not quiet:
+        say(console, f"{headline(experiment)} → {folder}")
+    with following(console, experiment.label, quiet) as follow:
+        done = halting(experiment, folder, force=force, resume=resume, progress=follow)
+    for note in done.notes:
+        say(console, f"note: {note}", "yellow")
+    if report:
+        from fedloom.report import write_report
+
+        write_report(folder, folder / "report.html")
+    if quiet:
+        name, value = primary(done.summary["spread"])
+        say(console, f"{experiment.label}: {name} {value:.6g} after round {done.summary['rounds']}, {folder}")
+        return
+    console.print(ending(done.summary))
+    say(console, f"report: {folder / 'report.html'}" if report else f"run: {folder}")
+
+
+def halting(experiment: Experiment, folder: Path, **how: Any) -> Run:
+    """The run; when the user stops it, how to go on."""
+    from fedloom.engine.folder import CONFIG
+    from fedloom.engine.run import Interrupted
+
+    try:
+        return experiment.run(folder, **how)
+    except Interrupted as stop:
+        raise Halt(str(stop)) from stop
+    except KeyboardInterrupt as stop:
+        known = (folder / CONFIG).is_file()
+        raise Halt(f"stopped; go on with `fedloom resume {folder}`" if known else "stopped") from stop
+
+
+def headline(experiment: Experiment) -> str:
+    """What is about to be done, in a line."""
+    clients, (_, count) = experiment.data().clients, experiment.selection.settled(experiment.candidates)
+    many = f"{clients:,} clients" + (f" ({count:,} a round)" if count < clients else "")
+    model = experiment.model_plan.settled(experiment.data()).name
+    size = f"{model} of {experiment.problem().model.n:,} parameters"
+    return f"{experiment.label} on {experiment.data().name}: {many}, {size}, {experiment.top.rounds:,} rounds"
+
+
+def fresh(name: str) -> Path:
+    """A folder below runs/ that is not there yet."""
+    base = Path("runs") / slug(name)
+    names = itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2)))
+    return next(path for path in names if not path.exists())
+
+
+def slug(text: str) -> str:
+    """A text as the name of a folder."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "run"

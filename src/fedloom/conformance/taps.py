@@ -1,0 +1,77 @@
+"""Stand-ins for parts of the engine that look at what passes through them, or let less of it through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fedloom.channel import Transform, deserialise, serialise
+from fedloom.conformance.drive import Ints, differing
+from fedloom.execution import Executor, Serial, Worker
+from fedloom.execution.worker import Result, Task
+from fedloom.federation.randomness import Draw
+from fedloom.federation.replies import Replies
+from fedloom.types import Message
+
+
+@dataclass(frozen=True)
+class Tap(Transform):
+    """The last step of a channel: lets everything pass, serialises it, and notes its size and what that changed."""
+
+    sizes: list[int] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    lossy = False
+
+    def encode(self, message: Message, clients: Ints, draw: Draw) -> Message:
+        for i in range(len(clients)):
+            self.take({key: value[i] for key, value in message.items()})
+        return message
+
+    def decode(self, sent: Message) -> Message:
+        return sent
+
+    def take(self, message: Message) -> None:
+        """One client's message."""
+        data = serialise(message)
+        self.sizes.append(len(data))
+        self.broken.extend(differing(message, deserialise(data)))
+
+
+class TappedSerial(Executor):
+    """The serial executor, with a tap on what every client is sent."""
+
+    name = "serial"
+
+    def __init__(self) -> None:
+        self.inner, self.tap = Serial(), Tap()
+
+    def open(self, worker: Worker) -> None:
+        self.inner.open(worker)
+
+    def map(self, function: str, shared: Message, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+        for task in tasks:
+            own = task.get("unicast", {})
+            for i in range(len(task["clients"])):
+                self.tap.take({**shared, **{key: value[i] for key, value in own.items()}})
+        return self.inner.map(function, shared, tasks)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class OnlySums(Replies):
+    """Replies of which only weighted sums can be had, as a secure sum would give them."""
+
+    def __init__(self, replies: Replies) -> None:
+        super().__init__(replies.clients, replies.sizes, {})
+        object.__setattr__(self, "sealed", replies)
+
+    sealed: Replies
+
+    def __getitem__(self, key: str) -> Tensor:
+        raise AssertionError(f"the server looks at single replies ({key!r}) though it says that sums are enough")
+
+    def sum(self, key: str, weights: Tensor | None = None) -> Tensor:
+        return self.sealed.sum(key, weights)

@@ -1,0 +1,63 @@
+"""The command as a process of its own: quick help, Ctrl-C, exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+FEDLOOM = (sys.executable, "-m", "fedloom.cli")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def fedloom(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [*FEDLOOM, *map(str, arguments)]
+    return subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+
+def test_help_needs_no_heavy_library(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom fedloom.cli import app\n"
+        "assert CliRunner().invoke(app, ['run', '--help']).exit_code == 0\n"
+        "heavy = ('torch', 'sklearn', 'pandas', 'plotly', 'pooch', 'scipy')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_refusal_is_on_stderr_with_exit_code_2_and_no_traceback(tmp_path: Path) -> None:
+    done = fedloom(tmp_path, "run", "--data", "digitz")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.strip() == "error: --data: data.name = \"digitz\" is no data set; did you mean 'digits'?"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for one process")
+def test_ctrl_c_saves_says_how_to_resume_and_the_resumed_run_has_the_same_bits(
+    tmp_path: Path, call: Callable[..., object], summary: Callable[[str], dict[str, object]]
+) -> None:
+    flags = ("--data", "digits", "--rounds", 120, "--executor", "serial", "--no-report")
+    command = [*FEDLOOM, *map(str, ("run", *flags, "--out", "stopped"))]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdout is not None
+        assert any(line.startswith("round ") for line in run.stdout)
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate()
+    assert run.returncode == 130, said
+    assert "fedloom resume stopped" in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "stopped/summary.json").exists()
+    call("resume", "stopped", "--no-report")
+    call("run", *flags, "--out", "whole")
+    assert summary("stopped")["theta_sha256"] == summary("whole")["theta_sha256"]
+    assert summary("stopped")["rounds"] == 120

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+from scipy import stats
+
+from fedloom.engine.fleet import FLEETS, Distribution, Fleet, Varied, fleet_for
+from fedloom.errors import ConfigError
+from fedloom.federation.randomness import Draw
+
+IDS = np.arange(4)
+MANY = np.arange(20_000)
+NUMBERS = st.floats(0, 1e12, allow_nan=False)
+
+
+def constant(value: float) -> Distribution:
+    return Distribution("constant", value)
+
+
+@given(
+    kind=st.sampled_from(["constant", "uniform", "lognormal", "exponential"]), a=NUMBERS, b=NUMBERS
+)
+def test_a_distribution_comes_back_from_its_text(kind: str, a: float, b: float) -> None:
+    numbers = (a,) if kind in ("constant", "exponential") else (min(a, b), max(a, b))
+    written = Distribution(kind, *numbers)  # type: ignore[arg-type]
+    assert Distribution.parse(str(written)) == written
+    adapter = TypeAdapter(Varied)
+    assert adapter.validate_python(adapter.dump_python(written)) == written
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5", Distribution("constant", 5)),
+        (5, Distribution("constant", 5)),
+        (0.25, Distribution("constant", 0.25)),
+        ("inf", Distribution("constant", math.inf)),
+        ("uniform:10:100", Distribution("uniform", 10, 100)),
+        ("lognormal:500:1", Distribution("lognormal", 500, 1)),
+        ("exponential:3", Distribution("exponential", 3)),
+        (Distribution("uniform", 1, 2), Distribution("uniform", 1, 2)),
+    ],
+)
+def test_what_users_write(text: object, expected: Distribution) -> None:
+    assert Distribution.parse(text) == expected
+
+
+def test_short_numbers_are_written_short() -> None:
+    assert str(constant(5)) == "5"
+    assert str(Distribution("uniform", 10, 100)) == "uniform:10:100"
+    assert str(constant(math.inf)) == "inf"
+    assert str(Distribution("exponential", 0.1)) == "exponential:0.1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "fast", "uniform:1", "uniform:1:2:3", "normal:0:1", "-3", "uniform:5:1", "nan", "exponential:x", "exponential:inf"],
+)
+def test_what_is_no_distribution_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no distribution of non-negative numbers|lower end"):
+        Distribution.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("uniform:10:100", stats.uniform(10, 90)),
+        ("lognormal:500:0.5", stats.lognorm(0.5, scale=500)),
+        ("exponential:3", stats.expon(scale=3)),
+    ],
+)
+def test_clients_numbers_follow_the_distribution(text: str, same: stats.rv_continuous) -> None:
+    values = Distribution.parse(text).of(Draw(2), "speed", MANY)
+    assert stats.kstest(values, same.cdf).pvalue > 1e-4
+    assert np.array_equal(Distribution.parse(text).of(Draw(2), "speed", MANY[5:9]), values[5:9])
+
+
+def test_times_by_hand() -> None:
+    fleet = Fleet(
+        speed=constant(50),
+        delay_down=constant(1),
+        delay_up=constant(2),
+        bandwidth_down=constant(1000),
+        bandwidth_up=constant(100),
+    )
+    seconds = fleet.seconds(IDS, 0, 500, np.array([100, 200, 0, 50]), np.array([100, 0, 25, 50]))
+    assert seconds.tolist() == pytest.approx([1 + 0.5 + 2 + 1 + 2, 3.5 + 2 + 0, 3.5 + 0 + 0.5, 3.5 + 0.5 + 1])
+    assert fleet.travel(IDS, 0, 500, np.array([100, 200, 0, 50])).tolist() == pytest.approx([4.5, 5.5, 3.5, 4.0])
+
+
+def test_an_ideal_fleet_takes_no_time_and_loses_nothing() -> None:
+    fleet = FLEETS["ideal"]
+    seconds = fleet.seconds(IDS, 0, 10**9, np.full(4, 10**9), np.full(4, 10**9))
+    fates = fleet.fates(IDS, seconds, Draw(0))
+    assert not seconds.any()
+    assert fates["accepted"].all()
+    assert fleet.reachable(IDS, Draw(0)) is IDS
+    assert fleet.effort(IDS, Draw(0)) is None
+    assert fleet.budget(IDS, 0, 1, 1) is None
+    assert fleet.round_seconds(seconds, fates) == 0
+
+
+def test_a_clients_speed_is_its_own_for_the_whole_run() -> None:
+    fleet = FLEETS["cross-device"]
+    first = fleet.seconds(IDS, 3, 100, np.full(4, 100), np.full(4, 50))
+    assert np.array_equal(first, fleet.seconds(IDS, 3, 100, np.full(4, 100), np.full(4, 50)))
+    assert len(np.unique(first)) == 4
+    assert not np.array_equal(first, fleet.seconds(IDS, 4, 100, np.full(4, 100), np.full(4, 50)))
+
+
+@pytest.mark.parametrize(("dropout", "loss"), [(0.3, 0.0), (0.0, 0.2), (0.3, 0.2)])
+def test_so_many_give_up_and_so_many_replies_are_lost(dropout: float, loss: float) -> None:
+    fates = Fleet(dropout=dropout, loss=loss).fates(MANY, np.zeros(len(MANY)), Draw(1))
+    assert fates["dropped"].mean() == pytest.approx(dropout, abs=0.02)
+    assert fates["lost"].mean() == pytest.approx(loss * (1 - dropout), abs=0.02)
+    assert not fates["late"].any()
+    total = sum(fates[fate].astype(int) for fate in ("dropped", "lost", "late", "accepted"))
+    assert (total == 1).all()
+    other = Fleet(dropout=dropout, loss=loss).fates(MANY, np.zeros(len(MANY)), Draw(1, 1))
+    assert not np.array_equal(other["accepted"], fates["accepted"])
+
+
+def test_the_unreachable_are_not_selected() -> None:
+    reached = Fleet(unavailable=0.4).reachable(MANY, Draw(0))
+    assert len(reached) / len(MANY) == pytest.approx(0.6, abs=0.02)
+    assert (np.diff(reached) > 0).all()
+    assert len(Fleet(unavailable=1.0).reachable(MANY, Draw(0))) == 0
+
+
+def test_stragglers_do_a_tenth_to_all_of_their_work() -> None:
+    effort = Fleet(stragglers=0.5).effort(MANY, Draw(0))
+    assert effort is not None
+    slow = effort[effort < 1]
+    assert len(slow) / len(MANY) == pytest.approx(0.5, abs=0.02)
+    assert stats.kstest(slow, stats.uniform(0.1, 0.9).cdf).pvalue > 1e-4
+
+
+def test_who_comes_after_the_deadline_is_late_and_the_round_ends_there() -> None:
+    fleet = Fleet(deadline=10.0)
+    seconds = np.array([3.0, 10.0, 10.1, 50.0])
+    fates = fleet.fates(IDS, seconds, Draw(0))
+    assert fates["late"].tolist() == [False, False, True, True]
+    assert fates["accepted"].tolist() == [True, True, False, False]
+    assert fleet.round_seconds(seconds, fates) == 10.0
+
+
+def test_a_round_lasts_as_long_as_its_slowest_participant() -> None:
+    fleet = Fleet(deadline=10.0)
+    seconds = np.array([3.0, 4.0, 2.0, 7.5])
+    assert fleet.round_seconds(seconds, fleet.fates(IDS, seconds, Draw(0))) == 7.5
+    assert fleet.round_seconds(seconds[:0], fleet.fates(IDS[:0], seconds[:0], Draw(0))) == 0
+    unlimited = Fleet(dropout=1.0)
+    assert unlimited.round_seconds(seconds, unlimited.fates(IDS, seconds, Draw(0))) == 7.5
+
+
+def test_a_budget_is_what_fits_before_the_deadline() -> None:
+    fleet = Fleet(
+        speed=constant(50), delay_down=constant(1), delay_up=constant(2), bandwidth_up=constant(100), deadline=10.0
+    )
+    assert fleet.budget(IDS, 0, 0, 100) is None
+    partial = fleet_for("ideal", **{**vars(fleet), "late": "partial"})
+    budget = partial.budget(IDS, 0, 0, 100)
+    assert budget is not None
+    assert budget.tolist() == [300.0] * 4
+    seconds = partial.seconds(IDS, 0, 0, np.full(4, 100), np.full(4, 300))
+    fates = partial.fates(IDS, seconds, Draw(0))
+    assert fates["accepted"].all()
+    assert partial.round_seconds(seconds, fates) == pytest.approx(10.0)
+
+
+def test_infinite_speed_has_an_infinite_budget() -> None:
+    budget = Fleet(deadline=1.0, late="partial").budget(IDS, 0, 10, 10)
+    assert budget is not None
+    assert np.isinf(budget).all()
+
+
+def test_who_is_too_far_away_is_late_however_little_it_does() -> None:
+    fleet = Fleet(speed=constant(10), delay_up=constant(60), deadline=5.0, late="partial")
+    budget = fleet.budget(IDS, 0, 0, 0)
+    assert budget is not None
+    assert budget.tolist() == [0.0] * 4
+    seconds = fleet.seconds(IDS, 0, 0, np.zeros(4, dtype=np.int64), np.ones(4, dtype=np.int64))
+    fates = fleet.fates(IDS, seconds, Draw(0))
+    assert fates["late"].all()
+    assert fleet.round_seconds(seconds, fates) == 5.0
+
+
+def test_presets_can_be_changed_and_must_exist() -> None:
+    assert set(FLEETS) == {"ideal", "cross-silo", "cross-device"}
+    changed = fleet_for("cross-device", dropout=0.5)
+    assert changed.dropout == 0.5
+    assert changed.speed == FLEETS["cross-device"].speed
+    with pytest.raises(ConfigError, match="no fleet 'office'; choose one of ideal, cross-silo, cross-device"):
+        fleet_for("office")
+
+
+def test_silos_are_faster_and_more_reliable_than_devices() -> None:
+    silo, device = FLEETS["cross-silo"], FLEETS["cross-device"]
+    work = (0, 100_000, np.full(len(MANY), 100_000), np.full(len(MANY), 1000))
+    assert np.median(silo.seconds(MANY, *work)) < np.median(device.seconds(MANY, *work)) / 5
+    assert (silo.dropout, silo.loss, silo.unavailable) == (0, 0, 0)
+    assert min(device.dropout, device.loss, device.unavailable) > 0

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from problems import make_data
+from torch import nn
+
+from fedloom.errors import ConfigError, ModelError
+from fedloom.federation.model import Model
+from fedloom.federation.networks import NETWORKS, build_model
+
+
+def built(name: str, shape: tuple[int, ...], outputs: int = 10, **options: object) -> Model:
+    return build_model(name, make_data(shape=shape, outputs=outputs), **options)
+
+
+def puts_out(model: Model, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(model(model.init(0), torch.randn(3, *shape)).shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "parameters"),
+    [
+        ((3, 32, 32), 62_006),
+        ((1, 32, 32), 61_706),
+        ((1, 28, 28), 61_706),
+        ((1, 8, 8), 156 + 2_416 + (64 * 120 + 120) + 10_164 + 850),
+        ((1, 4, 4), 156 + 2_416 + (16 * 120 + 120) + 10_164 + 850),
+        ((3, 64, 48), 456 + 2_416 + (16 * 13 * 9 * 120 + 120) + 10_164 + 850),
+    ],
+)
+def test_lenet_has_the_published_number_of_parameters(shape: tuple[int, ...], parameters: int) -> None:
+    model = built("lenet", shape)
+    assert model.n == parameters
+    assert puts_out(model, shape) == (3, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "options", "parameters"),
+    [
+        ("linear", (4, 2), {}, 8 * 10 + 10),
+        ("linear", (8,), {"bias": False}, 80),
+        ("mlp", (28, 28), {}, 784 * 100 + 100 + 1000 + 10),
+        ("mlp", (5,), {"hidden": [4, 3], "activation": "tanh"}, 24 + 15 + 40),
+        ("mlp", (5,), {"hidden": []}, 60),
+        # FMNIST of METHODS.md section 1c: conv32, conv64, FC 3136 → 10
+        ("cnn", (1, 28, 28), {"activation": "elu"}, (9 * 32 + 32) + (9 * 32 * 64 + 64) + 3136 * 10 + 10),
+        # CIFAR-10 there: conv 32, 64, 128, FC 2048 → 10
+        (
+            "cnn",
+            (3, 32, 32),
+            {"channels": [32, 64, 128], "activation": "leaky-relu", "pool": ["max", "max", "avg"]},
+            (27 * 32 + 32) + (9 * 32 * 64 + 64) + (9 * 64 * 128 + 128) + 2048 * 10 + 10,
+        ),
+        ("cnn", (1, 7, 9), {"channels": [2], "kernel": 5, "hidden": [6]}, 52 + (2 * 4 * 5 * 6 + 6) + 70),
+        ("lstm", (7, 3), {"hidden": 5}, 4 * 5 * (3 + 5 + 2) + 60),
+        ("lstm", (7, 3), {"hidden": 5, "layers": 2, "dense": 4}, 4 * 5 * 10 + 4 * 5 * 12 + 24 + 50),
+    ],
+)
+def test_networks_have_the_sizes_that_their_options_say(
+    name: str, shape: tuple[int, ...], options: dict[str, object], parameters: int
+) -> None:
+    model = built(name, shape, **options)
+    assert model.n == parameters
+    assert puts_out(model, shape) == (3, 10)
+
+
+def test_leaky_relu_leaks_a_fifth() -> None:
+    model = built("mlp", (1,), 2, hidden=[1], activation="leaky-relu")
+    theta = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 0.0])
+    assert model(theta, torch.tensor([[-1.0]])).tolist() == [[pytest.approx(-0.2)] * 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "options", "complaint"),
+    [
+        ("lenet", (64,), {}, r"lenet reads images of shape \(channels, height, width\).*\(64,\)"),
+        ("lenet", (1, 3, 3), {}, r"lenet needs images of at least 4x4, these are 3x3"),
+        ("lstm", (64,), {}, r"lstm reads windows of shape \(steps, columns\)"),
+    ],
+)
+def test_a_network_says_which_rows_it_reads(
+    name: str, shape: tuple[int, ...], options: dict[str, object], complaint: str
+) -> None:
+    with pytest.raises(ModelError, match=complaint):
+        built(name, shape, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "complaint"),
+    [
+        ("resnet", {}, r"no model 'resnet'; choose one of linear, mlp.*module:callable"),
+        ("mlp", {"activation": "gelu"}, r"no activation 'gelu'; choose one of relu"),
+        ("mlp", {"hiden": [3]}, r"'mlp' cannot be built with the options .*hiden"),
+        ("cnn", {"kernel": 4}, r"odd kernel, not 4"),
+        ("cnn", {"pool": ["median"]}, r"no pool 'median'; choose one of max, avg"),
+        ("nowhere:net", {}, r"'nowhere:net' cannot be imported"),
+        ("problems:net", {}, r"'problems:net' cannot be imported"),
+        ("problems:SIZES", {}, r"is no callable"),
+    ],
+)
+def test_wrong_names_and_options_are_refused(name: str, options: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        built(name, (1, 8, 8), **options)
+
+
+def test_a_users_own_network_comes_by_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_own_net.py").write_text(
+        "from torch import nn\n"
+        "def net(shape, outputs, width=4):\n"
+        "    return nn.Sequential(nn.Linear(shape[0], width), nn.GELU(), nn.Linear(width, outputs))\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    model = built("my_own_net:net", (6,), 3, width=5)
+    assert model.n == 35 + 18
+    assert isinstance(model.module[1], nn.GELU)
+
+
+def test_every_network_has_a_docstring_for_the_help_page() -> None:
+    assert all(build.__doc__ for build in NETWORKS.values())
