@@ -29,7 +29,8 @@ bench: install
 	$(BIN)/python -m benchmarks
 
 docs: install
+	PIP_CONSTRAINT= $(PIP) install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python docs/build.py
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache

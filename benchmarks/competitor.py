@@ -26,10 +26,7 @@ COMPETITORS: dict[str, Callable[[str], Run]] = {
 
 
 class Competitor:
-    """A lane of the race. It is alone in its process, so that no setting of one reaches another.
-
-    Memory is watched while it sets up and warms up, never while its rounds are timed.
-    """
+    """A lane of the race. It is alone in its process, so that no setting of one reaches another."""
 
     def __init__(self, name: str, workload: str) -> None:
         self.name, self.workload = name, workload
@@ -39,8 +36,12 @@ class Competitor:
         self._started = perf_counter()
         self._process.start()
         theirs.close()
+
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
         assert self._process.pid is not None
-        self._watch = machine.MemoryWatch(self._process.pid)
+        return self._process.pid
 
     def ready(self) -> float:
         """Waits until the workload is set up; the seconds since the process was started."""
@@ -49,21 +50,12 @@ class Competitor:
 
     def warm_up(self) -> float:
         """Runs a few rounds, the first of which pay for what is made once; about the seconds a round takes."""
-        seconds = min(self.run(1) for _ in range(3))
-        self._watch.stop()
-        return seconds
+        return min(self.run(1) for _ in range(3))
 
     def run(self, rounds: int) -> float:
         """Runs that many rounds; the seconds they took."""
         self._pipe.send(rounds)
         return self._answer()
-
-    def peak(self) -> int:
-        """The most bytes that the process and its workers held together."""
-        assert self._process.pid is not None
-        return max(
-            self._watch.peak, machine.resident(self._process.pid), machine.peak_of_one_process(self._process.pid)
-        )
 
     def _answer(self) -> float:
         try:
@@ -78,8 +70,9 @@ class Competitor:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._watch.stop()
-        self._pipe.close()
+        self._pipe.close()  # which it takes as the sign to end
+        self._process.join(timeout=10)
+        self._process.terminate()
         self._process.join()
 
 

@@ -70,7 +70,7 @@ def resident(pid: int) -> int:
 
 
 class MemoryWatch:
-    """Looks at a process and its workers every 50 ms until it is stopped, and keeps the largest sum."""
+    """Looks at a process and its workers every tenth of a second until it is stopped, and keeps the largest sum."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self.peak = pid, 0
@@ -89,5 +89,5 @@ class MemoryWatch:
 
     def _keep_looking(self) -> None:
         with suppress(psutil.NoSuchProcess, FileNotFoundError):
-            while not self._stopped.wait(0.05):
+            while not self._stopped.wait(0.1):
                 self.look()

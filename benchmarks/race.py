@@ -59,28 +59,29 @@ def race(name: str, seconds: float, block_seconds: float) -> dict[str, Any]:
         entries.append(("fedloom", baseline))
     deadline = perf_counter() + seconds
     with ExitStack() as stack:
-        ours, setup = _start(stack, entries[:1])
-        others, _ = _start(stack, entries[1:])
-        lanes = {
-            (competitor.name, competitor.workload): Lane(competitor, _rounds(competitor.warm_up(), block_seconds))
-            for competitor in (*ours, *others)
-        }
+        ours = stack.enter_context(Competitor(*entries[0]))
+        watch = machine.MemoryWatch(ours.pid)
+        stack.callback(watch.stop)
+        setup_seconds = ours.ready()  # alone on the machine; the others may start beside each other
+        others = [stack.enter_context(Competitor(*entry)) for entry in entries[1:]]
+        for other in others:
+            other.ready()
+        lanes = {entries[0]: _lane(ours, block_seconds)}
+        watch.stop()
+        lanes |= {(other.name, other.workload): _lane(other, block_seconds) for other in others}
         turns = 0
         while turns < LEAST_BLOCKS or perf_counter() < deadline:
             for lane in lanes.values():
                 lane.run_block()
             turns += 1
-        return {**_figures(name, baseline, lanes), "setup_seconds": setup}
+        watch.look()
+        memory = {"peak_rss_mb": round(watch.peak / 2**20, 1), "setup_seconds": setup_seconds}
+        return _figures(name, baseline, lanes) | memory
 
 
-def _start(stack: ExitStack, entries: list[tuple[str, str]]) -> tuple[list[Competitor], float]:
-    """Starts competitors beside each other; returns them when all are set up, and the seconds until then."""
-    competitors = [stack.enter_context(Competitor(*entry)) for entry in entries]
-    return competitors, max(competitor.ready() for competitor in competitors)
-
-
-def _rounds(seconds_per_round: float, block_seconds: float) -> int:
-    return max(1, round(block_seconds / seconds_per_round))
+def _lane(competitor: Competitor, block_seconds: float) -> Lane:
+    """Warms a competitor up, and chooses how many rounds are a block of its."""
+    return Lane(competitor, max(1, round(block_seconds / competitor.warm_up())))
 
 
 def _figures(name: str, baseline: str, lanes: dict[tuple[str, str], Lane]) -> dict[str, Any]:
@@ -95,7 +96,6 @@ def _figures(name: str, baseline: str, lanes: dict[tuple[str, str], Lane]) -> di
         "median_ratio": _median_ratio(ours, list(hand.values())),
         "samples_per_second": round(ours.samples_per_second),
         "fraction_of_sgemm": ours.samples_per_second * flops / sgemm_rate,
-        "peak_rss_mb": round(ours.competitor.peak() / 2**20, 1),
         "seconds_per_round": ours.best,
         "median_seconds_per_round": median(ours.blocks),
         "baseline": baseline,

@@ -114,9 +114,12 @@ class LeastSquares:
     """Client i has f_i(w) = ‖X_i w − y_i‖² / (2 n_i), in float64 and without an intercept: all limits are known."""
 
     def __init__(
-        self, sizes: Sequence[int] = (9, 14, 6, 11), dimension: int = 3, order: Sequence[int] | None = None, seed: int = 3
+        self,
+        sizes: Sequence[int] = (9, 14, 6, 11),
+        dimension: int = 3,
+        order: Sequence[int] | None = None,
     ) -> None:
-        g = torch.Generator().manual_seed(seed)
+        g = torch.Generator().manual_seed(3)
         owned = [torch.randn(n, dimension, generator=g, dtype=torch.float64) for n in sizes]
         models = [torch.randn(dimension, generator=g, dtype=torch.float64) for _ in sizes]
         order = range(len(sizes)) if order is None else order
@@ -139,7 +142,9 @@ class LeastSquares:
 
     @property
     def minimisers(self) -> Tensor:
-        return torch.stack([torch.linalg.lstsq(x, y.unsqueeze(1)).solution[:, 0] for x, y in zip(self.x, self.y, strict=True)])
+        return torch.stack(
+            [torch.linalg.lstsq(x, y.unsqueeze(1)).solution[:, 0] for x, y in zip(self.x, self.y, strict=True)]
+        )
 
     def weights(self, weighting: str = "size") -> Tensor:
         sizes = self.sizes.double() if weighting == "size" else torch.ones(len(self.sizes), dtype=torch.float64)
@@ -247,6 +252,16 @@ class Tally(Method):
 
     def measure(self, device: Device, received: Message, memory: Memory) -> dict[str, Tensor]:
         return {"thirds": memory["accepted"] + device.n[..., 0] / 3}
+
+
+@dataclass(frozen=True)
+class Shaky(Tally):
+    """A tally in which one client breaks down in every other round."""
+
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        if device.round % 2 and 2 in device.clients:
+            raise ZeroDivisionError("the sensor is broken")
+        return super().client(device, received, memory)
 
 
 @dataclass(frozen=True)

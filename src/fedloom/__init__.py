@@ -1,11 +1,11 @@
 """Federated learning for data that differ from device to device, never meet, arrive late and keep arriving.
 
-    import fedloom
+import fedloom
 
-    data = fedloom.federate(fedloom.load("digits"), clients=20, partition="dirichlet", alpha=0.3)
-    problem = fedloom.Problem(data, fedloom.build_model("mlp", data))
-    run = fedloom.train(problem, fedloom.FedAvg(lr=0.1), rounds=30, select=10)
-    print(run.frame()[["round", "accuracy", "bytes_up"]])
+data = fedloom.federate(fedloom.load("digits"), clients=20, partition="dirichlet", alpha=0.3)
+problem = fedloom.Problem(data, fedloom.build_model("mlp", data))
+run = fedloom.train(problem, fedloom.FedAvg(lr=0.1), rounds=30, select=10)
+print(run.frame()[["round", "accuracy", "bytes_up"]])
 """
 
 from __future__ import annotations
@@ -65,7 +65,32 @@ _HOMES = {
     "Method": "fedloom.methods",
     "write_report": "fedloom.report",
 }
-__all__ = sorted([*_HOMES, "__version__"])
+__all__ = [
+    "FLEETS",
+    "Central",
+    "Channel",
+    "Evaluation",
+    "FedAvg",
+    "FedSGD",
+    "FederatedData",
+    "Fleet",
+    "Local",
+    "Method",
+    "Model",
+    "Problem",
+    "Quantise",
+    "Run",
+    "__version__",
+    "build_model",
+    "describe",
+    "federate",
+    "from_arrays",
+    "from_clients",
+    "load",
+    "load_file",
+    "train",
+    "write_report",
+]
 
 
 def __getattr__(name: str) -> Any:

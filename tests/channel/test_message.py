@@ -7,14 +7,25 @@ from hypothesis import strategies as st
 from fedloom.channel import deserialise, payload, serialise
 from fedloom.types import Message
 
-DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+]
 TENSORS = st.builds(
     lambda shape, dtype, seed: (torch.rand(shape, generator=torch.Generator().manual_seed(seed)) * 100).to(dtype),
     st.lists(st.integers(0, 4), max_size=3),
     st.sampled_from(DTYPES),
     st.integers(0, 9),
 )
-MESSAGES = st.dictionaries(st.text(min_size=1, max_size=8).filter(lambda key: key != "__metadata__"), TENSORS, max_size=4)
+MESSAGES = st.dictionaries(
+    st.text(min_size=1, max_size=8).filter(lambda key: key != "__metadata__"), TENSORS, max_size=4
+)
 
 
 @given(message=MESSAGES)

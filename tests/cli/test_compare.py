@@ -143,3 +143,12 @@ def test_a_method_that_diverges_does_not_keep_the_others_from_finishing(call: Ca
     assert "fedavg:lr=1e30, seed 0: " in result.stderr
     assert Path("c/local/seed-0/summary.json").exists()
     assert "local" in result.stdout
+
+
+def test_a_damaged_run_in_the_folder_is_named_with_its_line(call: Call) -> None:
+    command = ("compare", "fedavg", *SMALL, "--repeats", 1, "--out", "c", "--no-report")
+    call(*command)
+    Path("c/fedavg/seed-0/config.toml").write_text("rounds = = 2\n")
+    assert "c/fedavg/seed-0/config.toml:1: not valid TOML" in call(*command, code=2).stderr
+    Path("file").write_text("")
+    assert "file/c" in call(*command[:-3], "--out", "file/c", code=2).stderr

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from typer.testing import Result
 
 from fedloom import __version__
-from fedloom.methods import REGISTER
+from fedloom.federation.replies import Replies
+from fedloom.methods import REGISTER, Context, Entry, FedSGD
+from fedloom.types import State
 
 Call = Callable[..., Result]
 
@@ -50,6 +55,8 @@ def test_given_a_model_the_gradients_are_described_too(call: Call) -> None:
 def test_who_has_what_is_drawn_into_a_page(call: Call) -> None:
     call("data", "describe", "breast-cancer", "--clients", 3, "--html", "who.html")
     assert "plotly" in Path("who.html").read_text()
+    refused = call("data", "describe", "breast-cancer", "--clients", 3, "--html", "nowhere/who.html", code=2)
+    assert "nowhere/who.html cannot be used" in refused.stderr
 
 
 def test_a_data_set_that_does_not_exist_is_refused_with_the_nearest(call: Call) -> None:
@@ -88,3 +95,30 @@ def test_a_report_is_made_of_runs_that_are_there(call: Call) -> None:
     call("report", "r")
     assert Path("r/report.html").exists()
     assert "no such folder" in call("report", "nowhere", code=2).stderr
+
+
+def test_the_checks_of_a_method_are_said_and_given_as_json(call: Call) -> None:
+    output = call("check", "fedsgd", "--only", "seeds", "--only", "messages").output
+    assert "passed  fedsgd  seeds: " in output
+    assert "2 checks, all passed" in output
+    rows = json.loads(call("check", "fedsgd", "--only", "seeds", "--json").output)
+    assert [(row["method"], row["check"], row["passed"]) for row in rows] == [("fedsgd", "seeds", True)]
+    assert set(rows[0]) == {"method", "check", "passed", "value", "detail"}
+    assert "did you mean 'fedsgd'?" in call("check", "fedsdg", code=2).stderr
+
+
+@dataclass(frozen=True)
+class Forgetful(FedSGD):
+    """Its server steps by something that is not in its state."""
+
+    calls: ClassVar[Iterator[int]] = itertools.count()
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        return {"x": super().server(state, replies, ctx)["x"] * (1 + 0.01 * next(self.calls))}
+
+
+def test_a_broken_method_fails_the_checks_with_exit_code_1(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REGISTER, "forgetful", Entry("forgetful", Forgetful, "none", "none", "broken on purpose"))
+    result = call("check", "forgetful", "--only", "seeds", code=1)
+    assert "FAILED  forgetful  seeds" in result.output
+    assert "1 checks, 1 failed" in result.output

@@ -97,10 +97,9 @@ def test_a_changed_byte_is_noticed_wherever_it_is(tmp_path):
     checkpoint.save(path, GROUPS, META)
     whole = path.read_bytes()
     for place in range(len(whole)):
-        for change in (0x01, 0x20):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ change]) + whole[place + 1 :])
-            with pytest.raises(RunError, match=r"c (is|has)"):
-                checkpoint.load(path)
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        with pytest.raises(RunError, match=r"c (is|has)"):
+            checkpoint.load(path)
     path.write_bytes(whole)
     same(checkpoint.load(path).groups, GROUPS)
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import LeastSquares, Tally, make_problem, run, start
 
 from fedloom.engine.evaluation import Evaluation, Verdict, collect, pieces, summarise
 from fedloom.engine.rounds import Rounds
 from fedloom.errors import ConfigError
 from fedloom.federation.data import POOL, SOURCE, TARGET
 from fedloom.methods import FedAvg, Local
+from problems import LeastSquares, Tally, make_problem, run, start
 
 F64 = torch.float64
 ROLES = (SOURCE, TARGET, SOURCE, SOURCE, TARGET)

@@ -22,9 +22,7 @@ def constant(value: float) -> Distribution:
     return Distribution("constant", value)
 
 
-@given(
-    kind=st.sampled_from(["constant", "uniform", "lognormal", "exponential"]), a=NUMBERS, b=NUMBERS
-)
+@given(kind=st.sampled_from(["constant", "uniform", "lognormal", "exponential"]), a=NUMBERS, b=NUMBERS)
 def test_a_distribution_comes_back_from_its_text(kind: str, a: float, b: float) -> None:
     numbers = (a,) if kind in ("constant", "exponential") else (min(a, b), max(a, b))
     written = Distribution(kind, *numbers)  # type: ignore[arg-type]
@@ -59,7 +57,18 @@ def test_short_numbers_are_written_short() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "fast", "uniform:1", "uniform:1:2:3", "normal:0:1", "-3", "uniform:5:1", "nan", "exponential:x", "exponential:inf"],
+    [
+        "",
+        "fast",
+        "uniform:1",
+        "uniform:1:2:3",
+        "normal:0:1",
+        "-3",
+        "uniform:5:1",
+        "nan",
+        "exponential:x",
+        "exponential:inf",
+    ],
 )
 def test_what_is_no_distribution_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"no distribution of non-negative numbers|lower end"):
@@ -171,6 +180,18 @@ def test_a_budget_is_what_fits_before_the_deadline() -> None:
     fates = partial.fates(IDS, seconds, Draw(0))
     assert fates["accepted"].all()
     assert partial.round_seconds(seconds, fates) == pytest.approx(10.0)
+
+
+def test_jitter_varies_a_clients_speed_from_round_to_round_and_the_budget_knows_it() -> None:
+    fleet = Fleet(speed=constant(50), jitter=0.5, deadline=10.0, late="partial")
+    paces = np.stack([fleet.pace(MANY, 0, t) for t in range(2)])
+    assert stats.kstest(np.log(paces / 50).reshape(-1), stats.norm(0, 0.5).cdf).pvalue > 1e-4
+    assert abs(np.corrcoef(np.log(paces))[0, 1]) < 5 / len(MANY) ** 0.5
+    budget = fleet.budget(MANY, 0, 0, 0, 1)
+    assert budget is not None
+    seconds = fleet.seconds(MANY, 0, 0, np.zeros(len(MANY), dtype=np.int64), np.floor(budget).astype(np.int64), 1)
+    assert fleet.fates(MANY, seconds, Draw(0, 1))["accepted"].all()
+    assert np.isinf(Fleet(jitter=0.5).pace(IDS, 0, 0)).all()
 
 
 def test_infinite_speed_has_an_infinite_budget() -> None:

@@ -155,6 +155,14 @@ def test_rows_that_are_lost_before_the_checkpoint_are_noted(path):
         assert "ends at round 3, the checkpoint at round 9" in history.notes[0]
 
 
+def test_a_history_can_begin_again(path):
+    written(path)
+    with History(path) as history:
+        history.truncate(-1)
+        assert (history.rows, history.notes) == ([], [])
+    assert path.read_text() == ""
+
+
 def test_the_frame_has_one_flat_column_for_each_number():
     history = History()
     history.append({"round": 0, "measures": {"gap": 2}})

@@ -232,7 +232,7 @@ def test_what_cannot_be_is_refused_before_any_work(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path, whole: fedloom.Run) -> None:
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0}))\n".format(40_000)
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))\n"
     here = Path(__file__)
     code = limit + CHILD.format(folder=str(here.parent), module=here.stem, out=str(tmp_path / "run"), more="")
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

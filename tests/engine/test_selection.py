@@ -79,9 +79,7 @@ def test_by_size_the_second_pick_is_proportional_among_the_others(sizes: list[in
     rounds, n = 2000, len(sizes)
     w = np.array(sizes) / sum(sizes)
     pairs = {(i, j): w[i] * w[j] / (1 - w[i]) + w[j] * w[i] / (1 - w[j]) for i in range(n) for j in range(i + 1, n)}
-    picks = [
-        tuple(BySize(2).pick(np.arange(n), context(torch.tensor(sizes), t)).tolist()) for t in range(rounds)
-    ]
+    picks = [tuple(BySize(2).pick(np.arange(n), context(torch.tensor(sizes), t)).tolist()) for t in range(rounds)]
     counts = np.array([picks.count(pair) for pair in pairs])
     assert counts.sum() == rounds
     assert stats.chisquare(counts, np.array(list(pairs.values())) * rounds).pvalue > 1e-4

@@ -15,9 +15,11 @@ from fedloom.execution.arena import Inbox, Outbox
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 TENSORS = st.builds(
-    lambda shape, dtype, turned: torch.arange(int(np.prod(shape, dtype=int))).reshape(shape).to(dtype).T
-    if turned and len(shape) == 2
-    else torch.arange(int(np.prod(shape, dtype=int))).reshape(shape).to(dtype),
+    lambda shape, dtype, turned: (
+        torch.arange(int(np.prod(shape, dtype=int))).reshape(shape).to(dtype).T
+        if turned and len(shape) == 2
+        else torch.arange(int(np.prod(shape, dtype=int))).reshape(shape).to(dtype)
+    ),
     st.lists(st.integers(0, 5), max_size=3),
     st.sampled_from(DTYPES),
     st.booleans(),

@@ -10,7 +10,6 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from problems import Marks, Tally, Troubled, make_problem, start
 from torch import nn
 
 from fedloom.channel import Quantise
@@ -25,6 +24,7 @@ from fedloom.federation.model import Model
 from fedloom.federation.problem import Problem
 from fedloom.methods import Central, FedAvg, FedSGD, Local
 from fedloom.methods.method import Method
+from problems import Marks, Tally, Troubled, make_problem, start
 
 FLEET = Fleet(loss=0.2, stragglers=0.5)
 
@@ -205,9 +205,7 @@ def too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 0))
 
 
-def test_too_little_shared_memory_is_said_before_any_work(
-    workers: Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_shared_memory_is_said_before_any_work(workers: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
     too_small(monkeypatch)
     with pytest.raises(RunError, match=r"needs 0 MiB of shared memory .*use the executor 'serial', or enlarge it"):
         start(make_problem("linear"), FedAvg(), executor=workers)

@@ -32,7 +32,7 @@ def test_the_measures_agree_with_gradients_row_by_row(model: str) -> None:
 
 
 def test_convolutions_have_measures_too() -> None:
-    problem = Experiment.load(None, {"model.name": "lenet", "data.clients": 50}).problem()
+    problem = Experiment.load(None, {"model.name": "lenet", "data.clients": 10}).problem()
     found = gradient_measures(problem, problem.model.init(0))
     assert found["between"] > 0
     assert found["within"] > 0

@@ -131,6 +131,8 @@ def test_a_data_file_that_is_missing_is_refused_with_its_place(tmp_path: Path) -
         Experiment.load(tmp_path / "exp.toml").check()
 
 
-def test_a_value_from_python_says_which_one_it_was() -> None:
-    with pytest.raises(ConfigError, match=r"method\.lr = -1: method\.lr = -1 should be a number above 0"):
+def test_a_value_from_python_is_named_by_its_key() -> None:
+    with pytest.raises(ConfigError, match=r"^method\.lr = -1 should be a number above 0$"):
         Experiment.load(None, {"method.lr": -1})
+    with pytest.raises(ModelError, match=r"^model\.name: lstm reads windows"):
+        Experiment.load(None, {"model.name": "lstm"}).check()

@@ -5,11 +5,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import visited
 
 from fedloom.federation.batches import Plan, Step, order_of, steps_of
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
+from problems import visited
 
 SIZES = st.lists(st.integers(0, 11), min_size=1, max_size=6)
 

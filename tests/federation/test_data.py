@@ -5,10 +5,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import make_data
 
 from fedloom.federation.data import POOL, SOURCE, TARGET
 from fedloom.federation.ragged import Ragged
+from problems import make_data
 
 
 @given(sizes=st.lists(st.integers(0, 4), min_size=0, max_size=6))
@@ -60,7 +60,9 @@ def test_devices_with_little_storage_keep_their_first_rows() -> None:
     assert torch.equal(limited.splits["test"][1], data.splits["test"][1])
 
 
-@pytest.mark.parametrize(("task", "outputs"), [("classification", 5), ("binary", 1), ("multilabel", 4), ("regression", 2)])
+@pytest.mark.parametrize(
+    ("task", "outputs"), [("classification", 5), ("binary", 1), ("multilabel", 4), ("regression", 2)]
+)
 def test_the_task_says_how_many_numbers_a_model_puts_out(task: str, outputs: int) -> None:
     assert make_data(task=task, outputs=outputs).outputs == outputs  # type: ignore[arg-type]
 

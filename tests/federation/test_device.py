@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from problems import SIZES, LeastSquares, make_data, make_problem, visited
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -14,6 +13,7 @@ from fedloom.federation.model import Model
 from fedloom.federation.optimisers import Adam, Momentum
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
+from problems import SIZES, LeastSquares, make_data, make_problem, visited
 
 F64 = torch.float64
 DRAW = Draw(11, 4)
@@ -141,9 +141,7 @@ def test_one_call_of_a_stack_is_its_clients_one_by_one(name: str, optimiser: Any
     y, counts = stack.sgd(theta, 0.05, 4, 3, optimiser=optimiser, pull=(0.1, x0 + theta), shift=shifts)
     for i, client in enumerate(EVERYBODY):
         alone = problem.device(client, DRAW, effort=EFFORT[[i]])
-        yi, count = alone.sgd(
-            theta[i], 0.05, 4, 3, optimiser=optimiser, pull=(0.1, x0 + theta[i]), shift=shifts[i]
-        )
+        yi, count = alone.sgd(theta[i], 0.05, 4, 3, optimiser=optimiser, pull=(0.1, x0 + theta[i]), shift=shifts[i])
         torch.testing.assert_close(y[i], yi, rtol=1e-6, atol=1e-6)
         assert int(count) == int(counts[i])
         assert alone.evaluations[0] == stack.evaluations[i]
@@ -158,10 +156,7 @@ def test_twenty_rounds_of_a_stack_are_its_clients_one_by_one(name: str) -> None:
         draw = Draw(2, t)
         together, _ = problem.device(EVERYBODY, draw, effort=EFFORT).sgd(together, 0.1, 4, 2)
         apart = torch.stack(
-            [
-                problem.device(i, draw, effort=EFFORT[[i]]).sgd(apart[i], 0.1, 4, 2)[0]
-                for i in EVERYBODY
-            ]
+            [problem.device(i, draw, effort=EFFORT[[i]]).sgd(apart[i], 0.1, 4, 2)[0] for i in EVERYBODY]
         )
     assert float((together - apart).abs().max()) < 1e-10
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import make_problem
 from torch import Tensor
 
 from fedloom.federation.kernels import Affine, DenseKernel, ModuleKernel, kernel_for
 from fedloom.federation.problem import Problem
+from problems import make_problem
 
 F64 = torch.float64
 
@@ -104,9 +104,7 @@ def test_a_step_is_the_affine_map_minus_the_gradient(how: dict[str, Any], pulled
 @pytest.mark.parametrize("keep", [0.5, torch.tensor(0.5), torch.tensor([0.5]), torch.full((3, 1), 0.5)])
 @pytest.mark.parametrize("add", [torch.arange(4.0), torch.arange(12.0).view(3, 4)])
 @pytest.mark.parametrize("active", [1, 2, 3])
-def test_an_affine_map_holds_for_the_clients_still_at_work(
-    keep: float | Tensor, add: Tensor, active: int
-) -> None:
+def test_an_affine_map_holds_for_the_clients_still_at_work(keep: float | Tensor, add: Tensor, active: int) -> None:
     theta = torch.ones(3, 4)
     Affine(keep, add).apply(theta[:active])
     expected = torch.ones(3, 4)

@@ -56,9 +56,7 @@ def test_metrics_of_classes_are_those_of_scikit_learn_for_each_client(name: str,
         assert value == pytest.approx(SCIKIT[name](truth, said)) if count else np.isnan(value)
 
 
-@pytest.mark.parametrize(
-    ("name", "function"), [("mae", sk.mean_absolute_error), ("rmse", sk.root_mean_squared_error)]
-)
+@pytest.mark.parametrize(("name", "function"), [("mae", sk.mean_absolute_error), ("rmse", sk.root_mean_squared_error)])
 def test_metrics_of_numbers_are_those_of_scikit_learn_for_each_client(
     name: str, function: object, numbers: Predictions
 ) -> None:

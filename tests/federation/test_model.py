@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from problems import dropping, make_data, make_problem, mixed
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import weight_norm
@@ -15,6 +14,7 @@ from torch.nn.utils import weight_norm
 from fedloom.errors import ModelError
 from fedloom.federation.model import Model
 from fedloom.federation.problem import Problem
+from problems import dropping, make_data, make_problem, mixed
 
 
 def dense() -> nn.Module:
@@ -170,6 +170,17 @@ def test_models_that_only_look_fully_connected_are_taken_as_they_are(build: Call
     assert model.layers is None
     theta, x = model.init(1), torch.randn(5, 6)
     torch.testing.assert_close(model(theta, x), functional_call(model.module, model.views(theta), (x,)))
+
+
+def test_a_module_that_exists_already_is_where_the_vector_starts_and_is_left_as_it_is() -> None:
+    net = dropping((6,), 3)
+    start = torch.cat([p.detach().reshape(-1) for p in net.parameters()])
+    problem = Problem(make_data(), Model(lambda: net))
+    assert torch.equal(problem.model.init(1), start)
+    y, _ = problem.device([0, 1]).sgd(problem.model.init(1), 0.1, 4)
+    assert not torch.equal(y[0], start)
+    assert torch.equal(torch.cat([p.detach().reshape(-1) for p in net.parameters()]), start)
+    assert torch.equal(problem.model(start, problem.x), problem.model(start, problem.x))  # no dropout
 
 
 def test_frozen_tensors_are_no_part_of_the_vector() -> None:

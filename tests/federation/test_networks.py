@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from problems import make_data
 from torch import nn
 
 from fedloom.errors import ConfigError, ModelError
 from fedloom.federation.model import Model
 from fedloom.federation.networks import NETWORKS, build_model
+from problems import make_data
 
 
 def built(name: str, shape: tuple[int, ...], outputs: int = 10, **options: object) -> Model:

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from problems import make_data, make_problem
 
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.data import FederatedData
 from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
+from problems import make_data, make_problem
 
 
 def with_value(data: FederatedData, client: int, split: str, value: float, part: str = "x") -> FederatedData:

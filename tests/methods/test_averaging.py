@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from problems import make_problem, run, start
 
 from fedloom.federation.replies import Replies
 from fedloom.methods import Central, FedAvg, FedSGD, Local
 from fedloom.methods.method import Context, Method
+from problems import make_problem, run, start
 
 F64 = torch.float64
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from fedloom.experiment import Settings
 
+_AGAIN = "go on with the whole comparison by the same command again: what is done is not done twice"
+
 
 @with_flags(without=("--method",))
 def compare(
@@ -52,7 +54,10 @@ def compare(
     folder = out or comparison.usual_folder()
     console = make_console()
     comparison.claim(folder, ["fedloom", *ctx.meta.get(ARGUMENTS, [])], force)
-    failed = _run_all(comparison, folder, console, force, quiet)
+    try:
+        failed = _run_all(comparison, folder, console, force, quiet)
+    except KeyboardInterrupt as stop:
+        raise Halt(f"stopped; {_AGAIN}") from stop
     _conclude(comparison, folder, console, target, report)
     if failed:
         raise RunError("\n  ".join([f"{len(failed)} of {len(comparison)} runs failed:", *failed]))
@@ -72,7 +77,7 @@ def _run_all(comparison: Comparison, folder: Path, console: Console, force: bool
             with following(console, title, quiet or not console.is_terminal) as follow:
                 done = halting(experiment, place, **how, progress=follow, label=entry.text)
         except Halt as halt:
-            raise Halt(f"{halt}\nor go on with the whole comparison by the same command again") from halt
+            raise Halt(f"{halt}\nor {_AGAIN}") from halt
         except FedloomError as error:
             failed.append(f"{entry.text}, seed {seed}: {error}")
             say(console, f"{title}: failed", "red")

@@ -105,10 +105,11 @@ class Comparison:
         """How to start one run: afresh, or on from where it stopped; None when it is done already."""
         from fedloom.engine import toml
         from fedloom.engine.folder import CONFIG, SUMMARY
+        from fedloom.experiment import Settings
 
         if force or not (place / CONFIG).is_file():
             return {"force": force}
-        there = tomllib.loads((place / CONFIG).read_text(encoding="utf-8"))
+        there = Settings.read(place / CONFIG).values
         wanted = tomllib.loads(toml.dumps(experiment.resolved()))
         if _essence(there) != _essence(wanted):
             raise RunError(
@@ -126,12 +127,15 @@ class Comparison:
 
     def claim(self, folder: Path, command: list[str], force: bool) -> None:
         """Make the folder this comparison's; one with anything else in it, or with other settings, is refused."""
+        from fedloom.engine.files import guarded
+
         record = _read(folder)
         if folder.exists() and not record and (not folder.is_dir() or any(folder.iterdir())):
             raise RunError(f"{folder} is there already and is no comparison; choose another folder with --out")
         for entry in self.entries:
             self.how(self.experiment(entry, self.seeds[0]), self.place(folder, entry, self.seeds[0]), force)
-        folder.mkdir(parents=True, exist_ok=True)
+        with guarded(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         if force:
             _clear(folder, record)
         self._command, self._earlier = command, [] if force else record.get("runs", [])

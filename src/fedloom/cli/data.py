@@ -53,6 +53,7 @@ def describe(
 ) -> None:
     """Say who would have what and how much clients differ; with --model, also how much their gradients do."""
     from fedloom.data import describe as described
+    from fedloom.engine.files import guarded
     from fedloom.experiment import Experiment
 
     named = replace(next(flag for flag in FLAGS if flag.option == "--data"), option=name)
@@ -60,7 +61,8 @@ def describe(
     description = described(experiment.data())
     gradients = _gradients(experiment) if experiment.model_plan.name is not None else {}
     if html is not None:
-        description.figure().write_html(html, include_plotlyjs=True)
+        with guarded(html):
+            description.figure().write_html(html, include_plotlyjs=True)
     if as_json:
         record = description.record()
         typer.echo(json.dumps(record | ({"gradients": gradients} if gradients else {}), ensure_ascii=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,9 @@ import typer
 from fedloom.cli.display import make_console, say
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedloom.conformance import Outcome
     from fedloom.methods import Entry
 
 Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
@@ -59,38 +63,36 @@ def card(entry: Entry) -> dict[str, Any]:
 
 def check(
     names: Annotated[list[str] | None, typer.Argument(metavar="METHOD…", help="Which ones; all unless given.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="CHECK", help="Only checks of this kind; repeatable.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run the conformance kit: every method against problems with a known answer. Exit code 1 when a check fails."""
     from fedloom.conformance import check_methods
+    from fedloom.engine.files import plain
     from fedloom.methods import REGISTER, lookup
 
     chosen = [lookup(name).name for name in names or REGISTER]
-    results = check_methods(chosen)
-    rows = [{key: getattr(one, key) for key in ("method", "check", "passed", "value", "detail")} for one in results]
+    console = make_console()
+    outcomes = check_methods(chosen, only or None, None if as_json else partial(_verdict, console))
+    failed = sum(not outcome.passed for outcome in outcomes)
     if as_json:
-        typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(plain([vars(outcome) for outcome in outcomes], "check"), indent=1, ensure_ascii=False))
     else:
-        _verdicts(rows)
-    if not all(row["passed"] for row in rows):
+        say(console, f"{len(outcomes)} checks, {f'{failed} failed' if failed else 'all passed'}")
+    if failed:
         raise typer.Exit(1)
 
 
-def _verdicts(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+def _verdict(console: Console, outcome: Outcome) -> None:
+    """One line as soon as a check is done."""
     from rich.text import Text
 
-    console = make_console()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("Method", "Check", "", "Value", "Detail"):
-        table.add_column(title, justify="right" if title == "Value" else "left")
-    for row in rows:
-        verdict = Text("passed", "green") if row["passed"] else Text("FAILED", "bold red")
-        value = "" if row["value"] is None else f"{row['value']:.3g}"
-        table.add_row(row["method"], row["check"], verdict, value, Text(str(row["detail"])))
-    console.print(table)
-    failed = sum(not row["passed"] for row in rows)
-    say(console, f"{len(rows)} checks, {failed} failed" if failed else f"{len(rows)} checks, all passed")
+    verdict = ("passed", "green") if outcome.passed else ("FAILED", "bold red")
+    line = Text.assemble(verdict, f"  {outcome.method}  {outcome.check}: {outcome.detail}")
+    console.print(line, soft_wrap=True)
+    console.file.flush()
 
 
 def _list(entries: list[Entry]) -> None:

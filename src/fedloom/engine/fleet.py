@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, PlainSerializer
 
 from fedloom.errors import ConfigError
 from fedloom.federation.randomness import Draw
-from fedloom.types import Count, Fraction, Positive
+from fedloom.types import Count, Fraction, NonNegative, Positive
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -85,6 +85,8 @@ class Fleet:
     """Bytes a second from the server to the client."""
     bandwidth_up: Varied = Distribution("constant", math.inf)
     """Bytes a second from the client to the server."""
+    jitter: NonNegative = 0.0
+    """How much a client's speed varies from round to round: the standard deviation of its logarithm."""
     unavailable: Fraction = 0.0
     """Chance that a client cannot be reached in a round; it is not selected then."""
     dropout: Fraction = 0.0
@@ -96,7 +98,7 @@ class Fleet:
     deadline: Positive | None = None
     """Seconds after which a round ends; none: the server waits for everybody."""
     late: Literal["drop", "partial"] = "drop"
-    """A client that would be late: its reply is dropped, or it does as much as fits and is in time."""
+    """A client that would be late: its reply is dropped, or it does only as many local steps as fit (at least one)."""
     storage: Count | None = None
     """Rows that a device can keep; it holds the first so many of its own."""
 
@@ -113,12 +115,12 @@ class Fleet:
         slow = draw.uniform("straggler", clients, 2)
         return np.where(slow[:, 0] < self.stragglers, 0.1 + 0.9 * slow[:, 1], 1.0)
 
-    def budget(self, clients: Ints, seed: int, down: int, up: int) -> Floats | None:
+    def budget(self, clients: Ints, seed: int, down: int, up: int, round: int = 0) -> Floats | None:
         """Gradient evaluations that fit before the deadline; None: no limit. ``up`` estimates the reply's bytes."""
         if self.deadline is None or self.late == "drop":
             return None
         spare = self.deadline - self.travel(clients, seed, down, np.full(len(clients), up))
-        speed = self.speed.of(Draw(seed), "speed", clients)
+        speed = self.pace(clients, seed, round)
         return np.where(np.isinf(speed), np.inf, np.maximum(spare, 0.0) * np.where(np.isinf(speed), 1.0, speed))
 
     def travel(self, clients: Ints, seed: int, down: int, up: Ints) -> Floats:
@@ -127,9 +129,16 @@ class Fleet:
         there = self.delay_down.of(fixed, "delay_down", clients) + down / self.bandwidth_down.of(fixed, "down", clients)
         return there + self.delay_up.of(fixed, "delay_up", clients) + up / self.bandwidth_up.of(fixed, "up", clients)
 
-    def seconds(self, clients: Ints, seed: int, down: int, up: Ints, evaluations: Ints) -> Floats:
+    def pace(self, clients: Ints, seed: int, round: int) -> Floats:
+        """Gradient evaluations a second of each client in this round."""
+        speed = self.speed.of(Draw(seed), "speed", clients)
+        if self.jitter == 0:
+            return speed
+        return np.asarray(speed * np.exp(self.jitter * Draw(seed, round).normal("jitter", clients, 1)[:, 0]))
+
+    def seconds(self, clients: Ints, seed: int, down: int, up: Ints, evaluations: Ints, round: int = 0) -> Floats:
         """Seconds from the start of the round until each client's reply is there."""
-        return self.travel(clients, seed, down, up) + evaluations / self.speed.of(Draw(seed), "speed", clients)
+        return self.travel(clients, seed, down, up) + evaluations / self.pace(clients, seed, round)
 
     def fates(self, clients: Ints, seconds: Floats, draw: Draw) -> dict[str, npt.NDArray[np.bool_]]:
         """What became of each client: dropped, lost, late, or accepted."""
@@ -166,6 +175,7 @@ FLEETS: dict[str, Fleet] = {
     ),
     "cross-device": Fleet(
         speed=Distribution("lognormal", 500.0, 1.0),
+        jitter=0.3,
         delay_down=Distribution("uniform", 0.1, 2.0),
         delay_up=Distribution("uniform", 0.1, 2.0),
         bandwidth_down=Distribution("lognormal", 2.5e6, 0.7),

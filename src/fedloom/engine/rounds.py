@@ -124,7 +124,7 @@ class Rounds:
         setting, t = self.setting, self.clocks.round
         draw = Draw(setting.seed, t)
         effort = setting.fleet.effort(clients, draw)
-        budget = setting.fleet.budget(clients, setting.seed, down, self.reply_bytes or down)
+        budget = setting.fleet.budget(clients, setting.seed, down, self.reply_bytes or down, t)
         stacks, tasks = self._stacks(clients), []
         for stack in stacks:
             task: Task = {"clients": clients[stack], "round": t, "drop": setting.on_error == "drop"}
@@ -155,7 +155,7 @@ class Rounds:
         fleet, method, seed = self.setting.fleet, self.setting.method, self.setting.seed
         clients = harvest.clients[stack]
         up = np.full(len(stack), result["bytes"], dtype=np.int64)
-        seconds = fleet.seconds(clients, seed, harvest.down, up, result["evaluations"])
+        seconds = fleet.seconds(clients, seed, harvest.down, up, result["evaluations"], ctx.round)
         fates = fleet.fates(clients, seconds, ctx.draw)
         self._refuse_nan(clients, result, fates)
         harvest.add(stack, result, up, seconds, fates)
@@ -170,17 +170,17 @@ class Rounds:
         self.store.scatter(torch.from_numpy(clients[kept]), memory, lengths=lengths)
 
     def _refuse_nan(self, clients: Ints, result: Result, fates: dict[str, npt.NDArray[np.bool_]]) -> None:
-        finite = result["finite"].numpy()
-        fates["failed"] = ~finite & fates["accepted"]
-        if finite.all():
+        """Of the replies that the server would take, none may hold NaN or infinity."""
+        fates["failed"] = ~result["finite"].numpy() & fates["accepted"]
+        if not fates["failed"].any():
             return
         if self.setting.on_error == "stop":
-            label = self.problem.data.label(int(clients[~finite][0]))
+            label = self.problem.data.label(int(clients[fates["failed"]][0]))
             raise ClientError(
                 f"the reply of client {label} in round {self.clocks.round + 1} is not finite; try a smaller step size, "
                 "or go on without such replies (on_error = 'drop')"
             )
-        fates["accepted"] = fates["accepted"] & finite
+        fates["accepted"] = fates["accepted"] & ~fates["failed"]
 
     def _down(self, received: Message, own: Message) -> int:
         return payload({**received, **{key: value.new_empty(value.shape[1:]) for key, value in own.items()}})

@@ -25,7 +25,7 @@ from fedloom.engine.store import MemoryStore
 from fedloom.errors import FedloomError, RunError
 from fedloom.execution import Executor, executor_for, one_thread
 from fedloom.federation.problem import Problem
-from fedloom.methods.method import Method
+from fedloom.methods import Method, name_of
 from fedloom.types import State, Vector
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def train(
         walk = _Walk(engine, history, folder, rounds, progress, checkpoint_seconds, checkpoint_every)
         walk.start(saved)
         walk.go()
-        summary = walk.summary(label or type(method).__name__.lower())
+        summary = walk.summary(label or name_of(method))
         notes = ([saved.note] if saved is not None and saved.note else []) + history.notes
         theta = method.model(engine.state)
         return Run(theta, engine.state, history.rows, summary, folder.path if folder is not None else None, notes)
@@ -233,7 +233,7 @@ class _Walk:
         clocks = asdict(engine.clocks)
         summary = {
             "label": label,
-            "method": type(setting.method).__name__.lower(),
+            "method": name_of(setting.method),
             "data": setting.problem.data.name,
             "seed": setting.seed,
             "rounds": clocks.pop("round"),
@@ -315,5 +315,5 @@ def _python_config(setting: Setting, rounds: int) -> dict[str, Any]:
         "seed": setting.seed,
         "rounds": rounds,
         "data": {"name": setting.problem.data.name},
-        "method": {"name": type(setting.method).__name__.lower(), **options},
+        "method": {"name": name_of(setting.method), **options},
     }

@@ -10,8 +10,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import tempfile
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,17 +122,21 @@ class Segment:
 
 
 class Log:
-    """All segments of a folder; it looks after the ``segment`` and the ``row`` of every client's place."""
+    """All segments of a folder; it looks after the ``segment`` and the ``row`` of every client's place.
 
-    def __init__(self, folder: Path, places: Places) -> None:
-        self._folder, self._places = folder, places
+    Without a folder, a temporary one is made when it is needed, and removed with the log.
+    """
+
+    def __init__(self, folder: Path | None, places: Places) -> None:
+        self._given, self._places = folder, places
         self._segments: dict[int, Segment] = {}
-        found = set(_numbers(folder))
+        self._clean_up: Callable[[], object] = lambda: None
+        found = frozenset() if folder is None else frozenset(_numbers(folder))
         self._next = max(found, default=-1) + 1
         self._unsynced: set[int] = set()
-        self._retired = found
+        self._retired = set(found)
         self._landed = [found, found]
-        self._pending: list[set[int]] = []
+        self._pending: list[frozenset[int]] = []
 
     def restore(self, index: dict[str, Tensor]) -> None:
         """Opens the segments of an index and removes those that were written after it.
@@ -143,7 +151,7 @@ class Log:
             self._claim(segment, ids)
         later = {number for number in self._retired if number > max(numbers, default=-1)}
         self._retired -= set(numbers)
-        self._landed = [self._landed[-1] - later, set(numbers)]
+        self._landed = [self._landed[-1] - later, frozenset(numbers)]
         self._remove_retired()
 
     def parts(self, ids: Ints, at: Ints) -> Iterator[Part]:
@@ -198,7 +206,7 @@ class Log:
                 sync_folder(self._folder)
         self._unsynced.clear()
         numbers = sorted(self._segments)
-        self._pending.append(set(numbers))
+        self._pending.append(frozenset(numbers))
         fingerprints = [self._segments[number].fingerprint for number in numbers]
         return {
             "segments": torch.tensor(numbers, dtype=torch.int64),
@@ -211,6 +219,18 @@ class Log:
             self._landed = [self._landed[-1], self._pending[-1]]
             self._pending = []
             self._remove_retired()
+
+    def close(self) -> None:
+        """Removes the temporary folder, if there is one."""
+        self._clean_up()
+
+    @cached_property
+    def _folder(self) -> Path:
+        if self._given is not None:
+            return self._given
+        temporary = Path(tempfile.mkdtemp(prefix="fedloom-"))
+        self._clean_up = weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
+        return temporary
 
     def _worn(self, incoming: int) -> list[Segment]:
         """Segments to merge into the next: those mostly out of date, and small ones, so that few files remain.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -35,10 +34,9 @@ class MemoryStore:
     """
 
     def __init__(self, folder: Path | None = None, limit_bytes: int = LIMIT) -> None:
-        self._temporary = tempfile.TemporaryDirectory(prefix="fedloom-") if folder is None else None
         self._closed = False
         self._places = Places()
-        self._log = Log(Path(self._temporary.name if self._temporary else folder or "") / FOLDER, self._places)
+        self._log = Log(None if folder is None else folder / FOLDER, self._places)
         self._tables = Tables(limit_bytes, self._log, self._places)
 
     @classmethod
@@ -101,8 +99,7 @@ class MemoryStore:
         """Lets go of everything in RAM, and of the temporary folder; what was not committed is gone."""
         self._closed = True
         self._tables = Tables(0, self._log, self._places)
-        if self._temporary:
-            self._temporary.cleanup()
+        self._log.close()
 
     def __enter__(self) -> Self:
         return self

@@ -160,7 +160,8 @@ def _check_shapes(reply: Message, clients: int) -> None:
     for key, value in reply.items():
         if value.dim() == 0 or len(value) != clients:
             raise ValueError(
-                f"the reply {key!r} has shape {tuple(value.shape)}, its first axis must be the stack of {clients} clients"
+                f"the reply {key!r} of a stack of {clients} has shape {tuple(value.shape)}: its first axis must be "
+                "the clients"
             )
 
 

@@ -95,7 +95,7 @@ class Experiment:
     ) -> Self:
         """The experiment of a file (none: all defaults), with some settings changed: ``{"method.lr": 0.1}``."""
         if isinstance(overrides, Mapping):
-            overrides = [Override(key, value, f"{key} = {value!r}") for key, value in overrides.items()]
+            overrides = [Override(key, value, "") for key, value in overrides.items()]
         return cls(Settings.read(None if path is None else Path(path), overrides), shelf)
 
     def table(self) -> Table:

@@ -51,5 +51,6 @@ def about(settings: Settings, *keys: Key) -> Iterator[None]:
     except FedloomError as error:
         for key in keys:
             if key in settings.places:
-                raise type(error)(f"{settings.places[key]}: {'.'.join(map(str, key))}: {error}") from error
+                place = f"{settings.places[key]}: " if settings.places[key] else ""
+                raise type(error)(f"{place}{'.'.join(map(str, key))}: {error}") from error
         raise

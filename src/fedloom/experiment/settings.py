@@ -18,7 +18,7 @@ _DOTTED = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 @dataclass(frozen=True)
 class Override:
-    """A value for one key ("method.lr"), and what to call it in an error ("--lr")."""
+    """A value for one key ("method.lr"), and what to call it in an error ("--lr"; "" where the key says it all)."""
 
     key: str
     value: Any

@@ -89,7 +89,8 @@ class Device:
         if width == 0:
             x, y = self.problem.x[:0], self.problem.y[:0]
             shape = (len(sizes), 0)
-            rows = Rows(x.expand(*shape, *x.shape[1:]), y.expand(*shape, *y.shape[1:]), torch.zeros(shape, dtype=self.problem.dtype))
+            nothing = torch.zeros(shape, dtype=self.problem.dtype)
+            rows = Rows(x.expand(*shape, *x.shape[1:]), y.expand(*shape, *y.shape[1:]), nothing)
         else:
             local = np.minimum(np.arange(width), np.maximum(sizes[:, None] - 1, 0))
             flat = torch.from_numpy(local + owned.offsets.numpy()[self.clients][:, None])

@@ -51,9 +51,7 @@ class Metric(ABC):
 class RowMean(Metric):
     """A metric that is a mean over rows of something."""
 
-    def __init__(
-        self, name: str, tasks: tuple[Task, ...], each: Callable[[Predictions], Tensor], higher: bool
-    ) -> None:
+    def __init__(self, name: str, tasks: tuple[Task, ...], each: Callable[[Predictions], Tensor], higher: bool) -> None:
         self.name, self.tasks, self.each, self.higher_is_better = name, tasks, each, higher
 
     def values(self, predictions: Predictions) -> Tensor:

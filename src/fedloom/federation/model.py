@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,7 +66,8 @@ class Model:
         """A new module; the global random state stays as it was, and what is not in θ is the same in each."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
-            return self.build()
+            module = self.build()
+        return copy.deepcopy(module) if module is self.__dict__.get("module") else module  # a user's one object
 
     def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Vector:
         """θ as the module's own initialisation draws it for this seed."""

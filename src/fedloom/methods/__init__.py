@@ -12,7 +12,19 @@ from fedloom.methods.fedsgd import FedSGD
 from fedloom.methods.local import Local
 from fedloom.methods.method import Context, Method
 
-__all__ = ["REGISTER", "Central", "Context", "Entry", "FedAvg", "FedSGD", "Local", "Method", "lookup", "register"]
+__all__ = [
+    "REGISTER",
+    "Central",
+    "Context",
+    "Entry",
+    "FedAvg",
+    "FedSGD",
+    "Local",
+    "Method",
+    "lookup",
+    "name_of",
+    "register",
+]
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,12 @@ def lookup(name: str) -> Entry:
         hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(sorted(REGISTER))}"
         raise ConfigError(f"there is no method {name!r}{hint}")
     return REGISTER[name]
+
+
+def name_of(method: Method) -> str:
+    """The name under which a method is registered; for a user's own, the name of its class."""
+    names = [entry.name for entry in REGISTER.values() if entry.cls is type(method)]
+    return names[0] if names else type(method).__name__.lower()
 
 
 _MCMAHAN = "McMahan et al., AISTATS 2017"

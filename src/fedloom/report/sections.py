@@ -277,7 +277,8 @@ def _evaluation(run: RunRecord) -> str:
         str(settings.get(key, usual)) for key, usual in (("model", "global"), ("on", "source"), ("split", "test"))
     )
     who = "all clients" if on == "all" else f"the {on} clients"
-    return f"Judged: the {model} model, on {who}, {split} split."
+    what = {"auto": "the method's own model", "personal": "each client's own model"}.get(model, f"the {model} model")
+    return f"Judged: {what}, on {who}, {split} split."
 
 
 def _metric_card(groups: Sequence[Group], metric: str, statistic: str, what: str) -> tuple[str, str, str] | None:

@@ -1,0 +1,170 @@
+"""The pages say what the code says, and lead to one another."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import generated
+import pytest
+from doc_pages import PAGES, ROOT, blocks
+
+import fedloom
+from fedloom.methods import REGISTER
+
+DOCS = ROOT / "docs"
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (?P<text>.*?)(?: \{ #(?P<id>[\w-]+) \})?$", re.MULTILINE)
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return re.sub(r"^( *)```.*?^\1```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The ids of the headings of a page, as mkdocs makes them."""
+    found = set()
+    for heading in _HEADING.finditer(prose(page)):
+        plain = re.sub(r"[^\w\s-]", "", heading["text"]).strip().lower()
+        found.add(heading["id"] or re.sub(r"[-\s]+", "-", plain))
+    return found
+
+
+def test_generated_parts_are_what_the_code_says_today() -> None:
+    stale = [
+        str(page.relative_to(ROOT))
+        for page in generated.pages()
+        if generated.fill(page.read_text(encoding="utf-8")) != page.read_text(encoding="utf-8")
+    ]
+    assert not stale, f"out of date: {', '.join(stale)}; run `python docs/build.py --pages`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in _LINK.findall(prose(page)):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), f"{page.relative_to(ROOT)} links to {target}, which is not there"
+        assert not anchor or anchor in anchors(there), f"{page.relative_to(ROOT)} links to {target}: no such heading"
+
+
+def test_every_page_is_in_the_contents_of_the_site() -> None:
+    contents = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    missing = [page for page in DOCS.rglob("*.md") if page.relative_to(DOCS).as_posix() not in contents]
+    assert not missing
+
+
+def test_every_public_name_has_a_docstring_and_is_in_the_reference() -> None:
+    reference = (DOCS / "reference/api/index.md").read_text(encoding="utf-8")
+    for name in fedloom.__all__:
+        thing = getattr(fedloom, name)
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            assert thing.__doc__, f"fedloom.{name} has no docstring"
+        assert f"heading: fedloom.{name}\n" in reference or f"`fedloom.{name}`" in reference, name
+
+
+def test_every_object_of_the_reference_exists() -> None:
+    for page in (DOCS / "reference/api").glob("*.md"):
+        for path in re.findall(r"^::: ([\w.]+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            module, _, name = path.rpartition(".")
+            found = importlib.util.find_spec(path) if name.islower() and "." in path and _is_module(path) else None
+            assert found or hasattr(importlib.import_module(module), name), f"{page.name}: {path}"
+
+
+def _is_module(path: str) -> bool:
+    try:
+        return importlib.util.find_spec(path) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def test_every_method_has_a_page_with_its_equations_cost_example_and_known_answer() -> None:
+    for name in REGISTER:
+        page = (DOCS / f"methods/{name}.md").read_text(encoding="utf-8")
+        for heading in ("What it solves", "When to use it", "Its equations", "Its cost", "Example", "Its known answer"):
+            assert f"## {heading}" in page, f"{name}: {heading}"
+        assert f"<!-- generated: claims {name} -->" in page
+
+
+def test_every_environment_variable_is_documented() -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    page = (DOCS / "reference/command-line.md").read_text(encoding="utf-8")
+    used = set(re.findall(r"FEDLOOM_[A-Z]+", code))
+    assert used == set(re.findall(r"`(FEDLOOM_[A-Z]+)`", page))
+
+
+def test_the_page_on_run_folders_names_every_file_and_every_key(tmp_path: Path) -> None:
+    data = fedloom.federate("digits", clients=4)
+    problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+    run = fedloom.train(problem, fedloom.Local(), rounds=2, out=tmp_path / "run", checkpoint_every=1)
+    fedloom.write_report(run.folder, run.folder / "report.html")
+    page = (DOCS / "reference/run-folder.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w./]+)`", page))
+    files = {path.name + ("/" if path.is_dir() else "") for path in run.folder.iterdir() if path.name != ".lock"}
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert files | set(run.history[1]) | set(run.history[1]["evaluation"]["loss"]) | set(summary) <= named
+
+
+def test_the_picture_in_the_readme_is_there_and_not_heavy() -> None:
+    picture = DOCS / "images/report.png"
+    assert "(docs/images/report.png)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert 20_000 < picture.stat().st_size < 400_000
+
+
+def test_the_worked_example_of_a_method_fails_the_kit_when_a_sign_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedloom.conformance import Limit, check_method, quadratics
+
+    (source,) = (block for block in blocks(DOCS / "how-to/add-a-method.md") if block.title == "fedavgm.py")
+    assert source.text.count('state["x"] + v') == 1
+    (tmp_path / "wrong_fedavgm.py").write_text(source.text.replace('state["x"] + v', 'state["x"] - v'))
+    monkeypatch.syspath_prepend(tmp_path)
+    wrong = importlib.import_module("wrong_fedavgm").FedAvgM(lr=0.5, batch=None, steps=1, beta=0.5)
+    claim = Limit("one full step finds the optimum", quadratics, lambda known, method: known.optimum, rounds=100)
+    (outcome,) = check_method("wrong", wrong, [claim], checks=["known-answer"])
+    assert not outcome.passed
+
+
+@dataclass
+class Loaded:
+    """What a page asks for while it is shown."""
+
+    addresses: list[str]
+
+
+class _Loads(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded = Loaded([])
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        address = given.get("href") if tag == "link" else given.get("src")
+        if address and given.get("rel") != "canonical":
+            self.loaded = replace(self.loaded, addresses=[*self.loaded.addresses, address])
+
+
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="needs fedloom[docs]")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": path}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    for page in (tmp_path / "site").rglob("*.html"):
+        parser = _Loads()
+        parser.feed(page.read_text(encoding="utf-8"))
+        elsewhere = [address for address in parser.loaded.addresses if "//" in address]
+        assert not elsewhere, f"{page.name} loads {elsewhere}"
