@@ -1,7 +1,7 @@
 """Build the documentation: bring the generated parts of the pages up to date, then make the site in ``site/``.
 
-    python docs/build.py            # both; needs fedloom[docs]
-    python docs/build.py --pages    # only the generated parts
+python docs/build.py            # both; needs fedloom[docs]
+python docs/build.py --pages    # only the generated parts
 """
 
 from __future__ import annotations

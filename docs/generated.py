@@ -40,6 +40,7 @@ from fedloom.methods import REGISTER
 
 DOCS = Path(__file__).parent
 _REGION = re.compile(r"<!-- generated: (?P<what>[^>]+?) -->\n.*?<!-- end -->", re.DOTALL)
+_CODE_WITH_BAR = re.compile(r"`([^`]*\|[^`]*)`")
 _ROLE = re.compile(r":(?:func|class|attr|meth|mod):`~?([^`]+)`")
 
 
@@ -162,12 +163,17 @@ def claims(name: str) -> str:
 
 
 def sources() -> str:
-    """The data sets."""
+    """The data sets: what they are."""
     rows = [
-        (f"`{s.name}`", s.summary, s.task, s.rows, s.features, s.origin, s.licence, "yes" if s.natural else "–")
-        for s in SOURCES.values()
+        (f"`{s.name}`", s.summary, s.task, s.rows, s.features, "yes" if s.natural else "–") for s in SOURCES.values()
     ]
-    return _table(("Name", "What it is", "Task", "Rows", "Features", "Comes from", "Licence", "Own clients"), rows)
+    return _table(("Name", "What it is", "Task", "Rows", "Features", "Own clients"), rows)
+
+
+def origins() -> str:
+    """The data sets: where they come from."""
+    rows = [(f"`{s.name}`", s.origin, s.licence) for s in SOURCES.values()]
+    return _table(("Name", "Comes from", "Licence"), rows)
 
 
 def files() -> str:
@@ -239,7 +245,9 @@ def _parameter(parameter: inspect.Parameter) -> Listed | None:
     kind, info = get_args(annotation)[:2]
     option = isinstance(info, typer.models.OptionInfo)
     name = _option_name(parameter.name, info)
-    shown = " ".join([name, info.metavar or _metavar(kind)]).strip() if option else (info.metavar or parameter.name.upper())
+    shown = (
+        " ".join([name, info.metavar or _metavar(kind)]).strip() if option else (info.metavar or parameter.name.upper())
+    )
     key = _KEYS.get(name, "") if info.rich_help_panel else ""
     return Listed(
         shown,
@@ -268,13 +276,31 @@ def _metavar(kind: Any) -> str:
 # The Python interface
 
 
+_CHAPTERS = {
+    "fedloom.data": "Data",
+    "fedloom.federation": "Models and problems",
+    "fedloom.methods": "Methods",
+    "fedloom.engine": "Runs",
+    "fedloom.channel": "Channel",
+    "fedloom.report": "Report",
+}
+
+_ELSEWHERE = {"Method": "[The contract](contract.md) has all of it."}
+
+
 def api() -> str:
-    """Every public name of ``fedloom``, where it is defined."""
+    """Every public name of ``fedloom``, chapter by chapter."""
     parts = []
-    for name in fedloom.__all__:
-        if name != "__version__":
-            parts.append(f"::: {_home(name)}\n    options:\n      heading: fedloom.{name}\n      toc_label: {name}")
+    for package, title in _CHAPTERS.items():
+        names = [name for name, home in fedloom._HOMES.items() if f"{home}.".startswith(f"{package}.")]
+        parts += [f"## {title}", *(_documented(name) for name in names)]
     return "\n\n".join(parts)
+
+
+def _documented(name: str) -> str:
+    if name in _ELSEWHERE:
+        return f"### `fedloom.{name}`\n\n{_doc(getattr(fedloom, name)).partition(chr(10))[0]} {_ELSEWHERE[name]}"
+    return f"::: {_home(name)}\n    options:\n      heading: fedloom.{name}\n      toc_label: {name}"
 
 
 def _home(name: str) -> str:
@@ -320,7 +346,9 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    """A text that stays in its cell: a bar would end it, also inside code."""
+    coded = _CODE_WITH_BAR.sub(lambda code: f"<code>{code[1].replace('|', '&#124;')}</code>", " ".join(text.split()))
+    return coded.replace("|", "\\|")
 
 
 _PARTS: dict[str, Callable[..., str]] = {
@@ -334,6 +362,7 @@ _PARTS: dict[str, Callable[..., str]] = {
     "method-options": method_options,
     "metrics": metrics,
     "network-options": network_options,
+    "origins": origins,
     "parameters": parameters,
     "partition-options": partition_options,
     "presets": presets,

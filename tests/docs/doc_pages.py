@@ -162,13 +162,13 @@ def _close(one: str, other: str) -> bool:
 def parsed(words: list[str]) -> tuple[str, dict[str, Any]]:
     """The command and its parameters, or typer's error."""
     command: Any = typer.main.get_command(app)
-    context = command.make_context("fedloom", list(words))
     path: list[str] = []
     while hasattr(command, "commands"):
-        name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
-        context = command.make_context(name, rest, parent=context)
+        name, *words = words
+        assert name in command.commands, f"there is no command {' '.join([*path, name])!r}"
+        command = command.commands[name]
         path.append(name)
-    return " ".join(path), context.params
+    return " ".join(path), command.make_context(path[-1], words).params
 
 
 def check_command(block: Block, words: list[str]) -> None:

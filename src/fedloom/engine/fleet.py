@@ -102,6 +102,17 @@ class Fleet:
     storage: Count | None = None
     """Rows that a device can keep; it holds the first so many of its own."""
 
+    def reliable(self) -> Fleet:
+        """The same fleet if nobody ever failed."""
+        return replace(self, unavailable=0.0, dropout=0.0, loss=0.0, stragglers=0.0, deadline=None)
+
+    def check(self) -> None:
+        """Refuses a fleet on which a round would never end."""
+        for name in ("speed", "bandwidth_down", "bandwidth_up"):
+            how = getattr(self, name)
+            if how.a == 0:
+                raise ConfigError(f"fleet.{name} = {str(how)!r} can be 0, and such a client never answers; choose more")
+
     def reachable(self, candidates: Ints, draw: Draw) -> Ints:
         """Who could be selected in this round."""
         if self.unavailable == 0:

@@ -67,10 +67,12 @@ class Rounds:
     def __init__(self, setting: Setting, executor: Executor, store: MemoryStore) -> None:
         problem, method = setting.problem, setting.method
         self.setting, self.executor, self.store = setting, executor, store
+        pooled = method.layout == "pooled"
+        self.fleet = setting.fleet.reliable() if pooled else setting.fleet  # a pool is no device that could fail
         problem = problem.limited(setting.fleet.storage) if setting.fleet.storage else problem
-        self.problem = problem.with_pool() if method.layout == "pooled" else problem
+        self.problem = problem.with_pool() if pooled else problem
         self.evaluations = [_resolved(e, method) for e in setting.evaluations]
-        role = POOL if method.layout == "pooled" else SOURCE
+        role = POOL if pooled else SOURCE
         self.candidates: Ints = self.problem.data.with_role(role).numpy()
         self.sizes = self.problem.data.splits["train"].sizes
         self._check()
@@ -84,6 +86,7 @@ class Rounds:
     def _check(self) -> None:
         setting, data = self.setting, self.problem.data
         setting.channel.check(type(setting.method).__name__, setting.method.exact)
+        setting.fleet.check()
         if self.setting.method.layout == "rows":
             setting.select.check(len(self.candidates))
         for evaluation in self.evaluations:
@@ -103,7 +106,7 @@ class Rounds:
     def step(self) -> Row:
         """One round: select, broadcast, client update, aggregate, server update."""
         started = time.perf_counter()
-        method, fleet = self.setting.method, self.setting.fleet
+        method, fleet = self.setting.method, self.fleet
         ctx = self.context(self.clocks.round)
         candidates = fleet.reachable(self.candidates, ctx.draw)
         clients = self.setting.select.pick(candidates, ctx) if method.layout == "rows" else self.candidates
@@ -123,8 +126,8 @@ class Rounds:
         """The clients' work, stack by stack: positions among the clients, and the result."""
         setting, t = self.setting, self.clocks.round
         draw = Draw(setting.seed, t)
-        effort = setting.fleet.effort(clients, draw)
-        budget = setting.fleet.budget(clients, setting.seed, down, self.reply_bytes or down, t)
+        effort = self.fleet.effort(clients, draw)
+        budget = self.fleet.budget(clients, setting.seed, down, self.reply_bytes or down, t)
         stacks, tasks = self._stacks(clients), []
         for stack in stacks:
             task: Task = {"clients": clients[stack], "round": t, "drop": setting.on_error == "drop"}
@@ -152,7 +155,7 @@ class Rounds:
         self, harvest: Harvest, stack: Ints, result: Result, received: Message, own: Message, ctx: Context
     ) -> None:
         """A stack's replies: what became of each, and, for those accepted, the clients' new memory."""
-        fleet, method, seed = self.setting.fleet, self.setting.method, self.setting.seed
+        fleet, method, seed = self.fleet, self.setting.method, self.setting.seed
         clients = harvest.clients[stack]
         up = np.full(len(stack), result["bytes"], dtype=np.int64)
         seconds = fleet.seconds(clients, seed, harvest.down, up, result["evaluations"], ctx.round)
@@ -188,14 +191,15 @@ class Rounds:
     def _record(self, harvest: Harvest, started: float) -> Row:
         clocks = self.clocks
         clocks.round += 1
-        clocks.simulated_seconds += self.setting.fleet.round_seconds(harvest.seconds, harvest.fates)
+        clocks.simulated_seconds += self.fleet.round_seconds(harvest.seconds, harvest.fates)
         clocks.bytes_up += int(harvest.up[~harvest.fates["dropped"]].sum())
         clocks.bytes_down += harvest.down * len(harvest.clients)
         clocks.gradient_evaluations += int(harvest.evaluations.sum())
         clocks.wall_seconds += time.perf_counter() - started
         self.reply_bytes = int(harvest.up.max(initial=0))
         counts = {fate: int(harvest.fates[fate].sum()) for fate in FATES}
-        return {**asdict(clocks), "selected": len(harvest.clients), **counts}
+        row = {**asdict(clocks), "selected": len(harvest.clients), **counts}
+        return row | {"failures": harvest.failures} if harvest.failures else row
 
     def due(self, evaluation: Evaluation, last: bool) -> bool:
         """Whether this evaluation is to be made after the round that just ended."""
@@ -246,6 +250,8 @@ class Harvest:
         self.up, self.evaluations = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
         self.seconds = np.zeros(count)
         self.fates = {fate: np.zeros(count, dtype=bool) for fate in FATES}
+        self.failures: list[str] = []
+        """Why clients failed whose replies were dropped."""
 
     def add(
         self, stack: Ints, result: Result, up: Ints, seconds: npt.NDArray[np.float64], fates: dict[str, Any]
@@ -259,6 +265,7 @@ class Harvest:
         self.up[stack], self.evaluations[stack], self.seconds[stack] = up, result["evaluations"], seconds
         for fate, who in fates.items():
             self.fates[fate][stack] = who
+        self.failures += result.get("failures", [])
 
     def replies(self, sizes: Tensor) -> Replies | None:
         """The accepted ones; None when nobody's was."""

@@ -46,6 +46,7 @@ class Worker:
             if len(task["clients"]) == 1 and not task["drop"]:
                 raise self._named(error, task) from error
         alone: list[Result | None] = []
+        failures: list[str] = []
         for i in range(len(task["clients"])):
             own = _one(task, i)
             try:
@@ -54,7 +55,8 @@ class Worker:
                 if not task["drop"]:
                     raise self._named(error, own) from error
                 alone.append(None)
-        return _joined(alone)
+                failures.append(str(self._named(error, own)))
+        return {**_joined(alone), "failures": failures}
 
     def _client(self, shared: Message, task: Task) -> Result:
         ids = task["clients"]
@@ -66,7 +68,7 @@ class Worker:
         _check_shapes(reply, len(ids))
         sent, size = self.channel.up(reply, ids, draw)
         finite = torch.ones(len(ids), dtype=torch.bool)
-        for value in sent.values():
+        for value in (*sent.values(), *memory.values()):
             finite &= _finite(value.reshape(len(ids), -1))
         return {"sent": sent, "memory": memory, "bytes": size, "evaluations": device.evaluations, "finite": finite}
 

@@ -139,7 +139,8 @@ class Device:
 
         ``epochs`` passes over the split in shuffled mini-batches of ``batch`` rows (None: full-batch steps), or
         exactly ``steps`` steps. ``pull`` is (μ, x0), ``shift`` is v: both are affine and fused into the step. A free
-        ``direction(y, g)`` replaces the whole bracket. A slow client's ``effort`` or ``budget`` cuts its steps.
+        ``direction(y, g)`` replaces the whole bracket; it may use y and g alone, because clients that are done are
+        left out of both. A slow client's ``effort`` or ``budget`` cuts its steps.
         """
         if len(self.clients) > 1 and not self.problem.kernel.stacks:
             return self._one_by_one(theta, lr, batch, epochs, steps, optimiser, pull, shift, direction, split)

@@ -148,6 +148,8 @@ class ModuleKernel(Kernel):
             torch._foreach_sub_(self.parameters, list(gradients))
 
     def _backward(self, x: Tensor, y: Tensor, weight: float | Tensor) -> tuple[Tensor, ...]:
+        if x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)  # convolutions on a CPU are quicker so
         with torch.enable_grad():
             total = (self.loss.rows(self.module(x), y) * weight).sum()
             return torch.autograd.grad(total, self.parameters, materialize_grads=True)
@@ -182,7 +184,7 @@ def _times_derivative_(delta: Tensor, h: Tensor, name: str) -> Tensor:
     """δ·σ′, with the derivative written in terms of the activation's own output h."""
     match name:
         case "relu":
-            return delta.mul_(h > 0)
+            return torch.ops.aten.threshold_backward(delta, h, 0)  # type: ignore[no-any-return]
         case "tanh":
             return delta.mul_(1 - h * h)
         case "sigmoid":

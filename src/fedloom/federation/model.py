@@ -134,14 +134,6 @@ class Model:
             h = activate(h, layer.activation)
         return h
 
-    def flops(self, row: Tensor) -> int:
-        """A count of the additions and multiplications of a forward pass for one row like the given one."""
-        from torch.utils.flop_counter import FlopCounterMode
-
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            self.module(row.unsqueeze(0).float())
-        return max(int(counter.get_total_flops()), 2 * self.n)
-
 
 def trainable(module: nn.Module) -> list[nn.Parameter]:
     """The parameters that make θ, in its order: a user's frozen ones stay as they are."""
@@ -170,7 +162,7 @@ def _refuse_running_statistics(module: nn.Module) -> None:
         if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
             raise ModelError(
                 f"the layer {name!r} ({type(part).__name__}) keeps running statistics outside the parameters, which "
-                "no method could average or personalise; use GroupNorm, or track_running_stats=False"
+                "no method could average or personalise; use GroupNorm"
             )
 
 

@@ -41,13 +41,13 @@ def lenet(shape: tuple[int, ...], outputs: int) -> nn.Module:
     """
     channels, height, width = _image(shape, "lenet", 4)
     first, second = (0, 0) if min(height, width) >= 32 else (2, 0) if min(height, width) >= 28 else (2, 2)
-    features = [
+    features = [  # ReLU after the pool gives what ReLU before it would, on a quarter of the numbers
         nn.Conv2d(channels, 6, 5, padding=first),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Conv2d(6, 16, 5, padding=second),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Flatten(),
     ]
     flat = nn.Sequential(*features)(torch.zeros(1, *shape)).shape[1]
