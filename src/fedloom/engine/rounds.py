@@ -261,7 +261,7 @@ class Harvest:
         for key, value in result["sent"].items():
             if key not in self.columns:
                 self.columns[key] = value.new_empty(len(self.clients), *value.shape[1:])
-            self.columns[key][rows] = value
+            self.columns[key].index_copy_(0, rows, value)
         self.up[stack], self.evaluations[stack], self.seconds[stack] = up, result["evaluations"], seconds
         for fate, who in fates.items():
             self.fates[fate][stack] = who

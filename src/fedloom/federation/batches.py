@@ -57,8 +57,12 @@ class Plan:
         return sizes
 
     def __iter__(self) -> Iterator[Step]:
-        steps = self.steps[self.order]
-        return self._whole(steps) if self.batch is None else self._shuffled(steps, self.batch)
+        steps, sizes = self.steps[self.order], self.sizes
+        if self.batch is None:
+            return self._whole(steps)
+        if len(steps) and steps[0] == steps[-1] and (sizes == sizes[0]).all():
+            return self._together(int(steps[0]), int(sizes[0]), self.batch)
+        return self._shuffled(steps, self.batch)
 
     def _whole(self, steps: Ints) -> Iterator[Step]:
         """Full-batch steps: every row, in its own order; the same Step object while the same clients are at work."""
@@ -71,6 +75,16 @@ class Plan:
                 local = np.minimum(np.arange(width), sizes[:active, None] - 1)
                 last = self._step(ids[:active], local, sizes[:active])
             yield last
+
+    def _together(self, steps: int, size: int, batch: int) -> Iterator[Step]:
+        """The same batches as ``_shuffled`` for clients that are alike, whose steps are slices of one table."""
+        ids, sizes = self.clients[self.order], self.sizes
+        per_epoch = -(-size // batch)
+        for step in range(steps):
+            epoch, position = divmod(step, per_epoch)
+            if position == 0:
+                table = self._rows(ids, self.shuffle(ids, sizes, np.full_like(ids, epoch)))
+            yield Step(len(ids), table[:, position * batch : (position + 1) * batch], None)
 
     def _shuffled(self, steps: Ints, batch: int) -> Iterator[Step]:
         """Mini-batches of epochs that are shuffled anew; every client walks at its own pace through its own epochs."""
@@ -104,9 +118,12 @@ class Plan:
         return order_of(keys)
 
     def _step(self, ids: Ints, local: Ints, counts: Ints) -> Step:
-        flat = torch.from_numpy(local + self.owned.offsets.numpy()[ids][:, None])
         ragged = int(counts.min()) < local.shape[1]
-        return Step(len(ids), self.owned.resolve(flat), torch.from_numpy(counts) if ragged else None)
+        return Step(len(ids), self._rows(ids, local), torch.from_numpy(counts) if ragged else None)
+
+    def _rows(self, ids: Ints, local: Ints) -> Tensor:
+        """Row numbers in the data, of each client's own j-th rows."""
+        return self.owned.resolve(torch.from_numpy(local + self.owned.offsets.numpy()[ids][:, None]))
 
 
 def order_of(keys: npt.NDArray[np.uint64], most: int = 2**_POSITION_BITS) -> Ints:

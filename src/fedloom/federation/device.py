@@ -264,9 +264,12 @@ class _Walk:
 
     def plain(self, plan: Plan) -> None:
         kernel, affine = self.device.problem.kernel, self._affine()
+        at = self.y
         for self.device.step, step in enumerate(plan, 1):
+            if step.active < len(at):
+                at = self.y[: step.active]
             x, y = self._data(step)
-            kernel.step(self.y[: step.active], x, y, self._weight(step, self.lr), affine)
+            kernel.step(at, x, y, self._weight(step, self.lr), affine)
 
     def free(
         self, plan: Plan, optimiser: Optimiser | None, direction: Callable[[Vector, Vector], Vector] | None

@@ -61,6 +61,15 @@ class Kernel(ABC):
         """θ ← affine(θ) − Σ weight·∇ℓ(θ), in place; θ must be (the first clients of) a bound buffer."""
 
 
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """One layer's weights and bias inside a stack θ, as views."""
+
+    weight: Tensor
+    bias: Tensor | None
+    activation: str
+
+
 class DenseKernel(Kernel):
     """Batched matrix products over the stack; the backward pass is written out."""
 
@@ -68,49 +77,61 @@ class DenseKernel(Kernel):
 
     def __init__(self, layers: tuple[Layer, ...], loss: Loss) -> None:
         self.layers, self.loss = layers, loss
+        self.last: tuple[Tensor, list[Parts]] | None = None
 
     def bind(self, theta: Vector) -> Vector:
         return theta
 
     def gradient(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor) -> Vector:
         gradient = torch.zeros_like(theta)
-        for layer, delta, h in self._backward(theta, x, y, weight):
-            _weights(gradient, layer).baddbmm_(delta.transpose(1, 2), h)
-            if layer.bias is not None:
-                torch.sum(delta, 1, out=gradient[:, layer.bias.start : layer.bias.stop])
+        parts = self._cut(gradient)
+        for layer, delta, h in self._backward(self._cut(theta), x, y, weight):
+            parts[layer].weight.baddbmm_(delta.transpose(1, 2), h)
+            bias = parts[layer].bias
+            if bias is not None:
+                torch.sum(delta, 1, keepdim=True, out=bias)
         return gradient
 
     def step(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor, affine: Affine | None) -> None:
-        terms = self._backward(theta, x, y, weight)
+        if self.last is None or self.last[0] is not theta:  # a walk comes back with the same θ in every step
+            self.last = (theta, self._cut(theta))
+        parts = self.last[1]
+        terms = self._backward(parts, x, y, weight)
         if affine is not None:
             affine.apply(theta)
         for layer, delta, h in terms:
-            _weights(theta, layer).baddbmm_(delta.transpose(1, 2), h, alpha=-1)
-            if layer.bias is not None:
-                theta[:, layer.bias.start : layer.bias.stop].sub_(delta.sum(1))
+            parts[layer].weight.baddbmm_(delta.transpose(1, 2), h, alpha=-1)
+            bias = parts[layer].bias
+            if bias is not None:
+                bias.sub_(delta.sum(1, keepdim=True))
+
+    def _cut(self, theta: Vector) -> list[Parts]:
+        parts = []
+        for layer in self.layers:
+            weight = theta[:, layer.weight.start : layer.weight.stop].view(len(theta), *layer.weight.shape)
+            bias = theta[:, None, layer.bias.start : layer.bias.stop] if layer.bias is not None else None
+            parts.append(Parts(weight, bias, layer.activation))
+        return parts
 
     def _backward(
-        self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor
-    ) -> list[tuple[Layer, Tensor, Tensor]]:
+        self, parts: list[Parts], x: Tensor, y: Tensor, weight: float | Tensor
+    ) -> list[tuple[int, Tensor, Tensor]]:
         """For each layer its error δ and its input h: the gradient of its weights is δᵀh, of its bias Σδ."""
         inputs = []
         h = x.flatten(2)
-        for layer in self.layers:
+        for part in parts:
             inputs.append(h)
-            w = _weights(theta, layer).transpose(1, 2)
-            if layer.bias is None:
-                h = torch.bmm(h, w)
-            else:
-                h = torch.baddbmm(theta[:, None, layer.bias.start : layer.bias.stop], h, w)
-            h = _activate_(h, layer.activation)
+            w = part.weight.transpose(1, 2)
+            h = torch.bmm(h, w) if part.bias is None else torch.baddbmm(part.bias, h, w)
+            h = _IN_PLACE[part.activation](h)
         delta = self.loss.slope(h, y).mul_(weight.unsqueeze(-1) if isinstance(weight, Tensor) else weight)
         terms = []
-        for index in range(len(self.layers) - 1, -1, -1):
-            layer, h = self.layers[index], inputs[index]
+        for layer in range(len(parts) - 1, -1, -1):
+            h = inputs[layer]
             terms.append((layer, delta, h))
-            if index:
-                delta = torch.bmm(delta, _weights(theta, layer))
-                delta = _times_derivative_(delta, h, self.layers[index - 1].activation)
+            if layer:
+                delta = torch.bmm(delta, parts[layer].weight)
+                delta = _times_derivative_(delta, h, parts[layer - 1].activation)
         return terms
 
 
@@ -160,10 +181,6 @@ def kernel_for(model: Model, loss: Loss, dtype: torch.dtype) -> Kernel:
     return DenseKernel(model.layers, loss) if model.layers is not None else ModuleKernel(model, loss, dtype)
 
 
-def _weights(theta: Tensor, layer: Layer) -> Tensor:
-    return theta[:, layer.weight.start : layer.weight.stop].view(len(theta), *layer.weight.shape)
-
-
 def _of(weight: float | Tensor, i: int) -> float | Tensor:
     return weight[i] if isinstance(weight, Tensor) else weight
 
@@ -174,10 +191,6 @@ _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid_,
     "none": lambda h: h,
 }
-
-
-def _activate_(h: Tensor, name: str) -> Tensor:
-    return _IN_PLACE[name](h)
 
 
 def _times_derivative_(delta: Tensor, h: Tensor, name: str) -> Tensor:
