@@ -92,7 +92,7 @@ def fetch(names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Da
 
 def _gradients(experiment: Experiment) -> dict[str, Any]:
     """E‖∇f_i − ∇f‖² between clients and within them, at the model that a run with this seed would start from."""
-    from fedloom.experiment import gradient_measures
+    from fedloom.engine.gradients import gradient_measures
     from fedloom.federation.randomness import Draw
 
     problem = experiment.problem()

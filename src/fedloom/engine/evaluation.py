@@ -45,6 +45,8 @@ class Evaluation:
     """How many full gradient steps."""
     adapt_lr: Positive = 0.01
     """Their step size."""
+    gradients: bool = False
+    """Also measure how much the clients' gradients differ at the server's model, between clients and within them."""
     reference: Vector | None = None
     """Another model, such as the centrally trained one: adds the fidelity, the mean distance of the outputs to its."""
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedloom.channel import Channel, payload
 from fedloom.engine.evaluation import Evaluation, Verdict, collect, pieces
 from fedloom.engine.fleet import Fleet
+from fedloom.engine.gradients import gradient_measures
 from fedloom.engine.selection import Selection
 from fedloom.engine.store import MemoryStore
 from fedloom.errors import ClientError, ConfigError
@@ -223,6 +224,11 @@ class Rounds:
                 "counts": result["counts"].clone(),
             }
         return collect(clients, results)
+
+    def gradients(self) -> dict[str, float]:
+        """How much the clients' gradients differ at the model as it is now."""
+        found = gradient_measures(self.setting.problem, self.setting.method.model(self.state))
+        return {f"gradient_{name}": value for name, value in found.items()}
 
     def measures(self) -> dict[str, float]:
         """The method's own figures: gaps, residuals, norms; empty for a method that measures nothing."""

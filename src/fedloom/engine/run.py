@@ -196,6 +196,8 @@ class _Walk:
             else:
                 row.setdefault("evaluations", {})[evaluation.name] = verdict.summary()
         measures = engine.measures() if any("evaluation" in key for key in row) else {}
+        if any(evaluation.gradients and engine.due(evaluation, last) for evaluation in engine.evaluations):
+            measures |= engine.gradients()
         if measures:
             row["measures"] = measures
         engine.clocks.wall_seconds = self.wall_before + time.perf_counter() - self.started

@@ -7,7 +7,6 @@ run = experiment.run("runs/mine")
 
 from fedloom.experiment.experiment import Experiment, Shelf
 from fedloom.experiment.forms import Form
-from fedloom.experiment.gradients import gradient_measures
 from fedloom.experiment.sections import method_form
 from fedloom.experiment.settings import Override, Settings, parse_set, parse_value
 
@@ -17,7 +16,6 @@ __all__ = [
     "Override",
     "Settings",
     "Shelf",
-    "gradient_measures",
     "method_form",
     "parse_set",
     "parse_value",

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedloom.experiment import Experiment, gradient_measures
+from fedloom.engine.evaluation import Evaluation
+from fedloom.engine.gradients import gradient_measures
+from fedloom.engine.run import train
+from fedloom.experiment import Experiment
+from fedloom.methods import FedAvg
 
 
 @pytest.mark.parametrize("model", ["linear", "mlp"])
@@ -36,3 +40,13 @@ def test_convolutions_have_measures_too() -> None:
     found = gradient_measures(problem, problem.model.init(0))
     assert found["between"] > 0
     assert found["within"] > 0
+
+
+def test_a_run_can_record_how_the_gradients_differ_along_the_way() -> None:
+    experiment = Experiment.load(None, {"data.clients": 4, "model.name": "linear", "rounds": 3})
+    problem = experiment.problem()
+    run = train(problem, FedAvg(), rounds=3, evaluate=Evaluation(gradients=True, every=1), executor="serial")
+    along = [row["measures"]["gradient_between"] for row in run.history]
+    assert len(along) == 4
+    assert along[-1] == gradient_measures(problem, run.theta)["between"]
+    assert along[0] != along[-1]

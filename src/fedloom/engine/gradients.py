@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedloom.data import gradient_heterogeneity
+from fedloom.data.heterogeneity import gradient_heterogeneity
 from fedloom.federation.data import SOURCE
 from fedloom.federation.problem import Problem
 from fedloom.types import Vector
