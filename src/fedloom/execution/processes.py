@@ -192,11 +192,23 @@ def keep_buffers() -> None:
         mallopt(m_trim_threshold, (1 << 31) - 1)
 
 
+def _settle_down() -> None:
+    """Tell the scheduler that this process computes for long and need not run at once when it is woken.
+
+    Otherwise a worker that is handed a task takes the core of the parent that hands it out, and the next worker waits
+    some milliseconds for its own.
+    """
+    if hasattr(os, "sched_setscheduler"):
+        with contextlib.suppress(OSError):  # a wish, which a container may not grant
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 def _serve(pipe: connection.Connection, worker: Worker) -> None:
     """The worker process: answer until told to stop, or until the other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
     keep_buffers()
+    _settle_down()
     shared_in, inbox, outbox = Inbox(), Inbox(), Outbox()
     shared: Message = {}
     try:
