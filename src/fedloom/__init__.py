@@ -31,11 +31,19 @@ if TYPE_CHECKING:
     from fedloom.federation.model import Model as Model
     from fedloom.federation.networks import build_model as build_model
     from fedloom.federation.problem import Problem as Problem
+    from fedloom.methods import ADMM as ADMM
     from fedloom.methods import Central as Central
+    from fedloom.methods import FedAdagrad as FedAdagrad
+    from fedloom.methods import FedAdam as FedAdam
     from fedloom.methods import FedAvg as FedAvg
+    from fedloom.methods import FedAvgM as FedAvgM
+    from fedloom.methods import FedOpt as FedOpt
+    from fedloom.methods import FedProx as FedProx
     from fedloom.methods import FedSGD as FedSGD
+    from fedloom.methods import FedYogi as FedYogi
     from fedloom.methods import Local as Local
     from fedloom.methods import Method as Method
+    from fedloom.methods import Scaffold as Scaffold
     from fedloom.report import write_report as write_report
 
 __version__ = "0.1.0"
@@ -58,20 +66,35 @@ _HOMES = {
     "Model": "fedloom.federation.model",
     "build_model": "fedloom.federation.networks",
     "Problem": "fedloom.federation.problem",
+    "ADMM": "fedloom.methods",
     "Central": "fedloom.methods",
+    "FedAdagrad": "fedloom.methods",
+    "FedAdam": "fedloom.methods",
     "FedAvg": "fedloom.methods",
+    "FedAvgM": "fedloom.methods",
+    "FedOpt": "fedloom.methods",
+    "FedProx": "fedloom.methods",
     "FedSGD": "fedloom.methods",
+    "FedYogi": "fedloom.methods",
     "Local": "fedloom.methods",
     "Method": "fedloom.methods",
+    "Scaffold": "fedloom.methods",
     "write_report": "fedloom.report",
 }
 __all__ = [
+    "ADMM",
     "FLEETS",
     "Central",
     "Channel",
     "Evaluation",
+    "FedAdagrad",
+    "FedAdam",
     "FedAvg",
+    "FedAvgM",
+    "FedOpt",
+    "FedProx",
     "FedSGD",
+    "FedYogi",
     "FederatedData",
     "Fleet",
     "Local",
@@ -80,6 +103,7 @@ __all__ = [
     "Problem",
     "Quantise",
     "Run",
+    "Scaffold",
     "__version__",
     "build_model",
     "describe",

@@ -110,7 +110,15 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--hidden", "model.hidden", str, "Widths of the hidden layers, such as 200,100.", MODEL, "WIDTHS", _widths),
     Flag("--loss", "model.loss", str, "The loss; what suits the task unless given.", MODEL, "NAME"),
     Flag("--method", "method.name", str, "The method; `fedloom methods` lists them.", METHOD, "NAME"),
-    Flag("--lr", "method.lr", float, "Step size.", METHOD),
+    Flag(
+        "--lr",
+        "method.lr",
+        str,
+        "Step size, or a schedule such as cosine:0.1:0.001:200.",
+        METHOD,
+        "NUMBER|SCHEDULE",
+        _number_or_word("method.lr"),
+    ),
     Flag(
         "--batch",
         "method.batch",

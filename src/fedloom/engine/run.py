@@ -103,6 +103,7 @@ def train(
     """
     if rounds < 1:
         raise RunError(f"rounds = {rounds}: a run has at least one round")
+    method.check(problem)
     setting = Setting(
         problem=problem,
         method=method,
@@ -173,11 +174,11 @@ class _Walk:
         self.history.truncate(self.engine.clocks.round)
 
     def go(self) -> None:
-        """All rounds that are left. The first Ctrl-C ends the run after the round that is under way."""
+        """All rounds that are left, or until the method has converged; Ctrl-C ends it after the round under way."""
         with _gentle_interrupt() as interrupted:
-            while self.engine.clocks.round < self.rounds:
+            while not self.over:
                 self._record(self.engine.step())
-                last = self.engine.clocks.round == self.rounds
+                last = self.over
                 if last or interrupted() or self._save_is_due():
                     self._save()
                 if interrupted() and not last:
@@ -186,7 +187,7 @@ class _Walk:
     def _record(self, row: Row) -> None:
         """Evaluate what is due, then write the row of the round."""
         engine = self.engine
-        last = engine.clocks.round == self.rounds
+        last = self.over
         for number, evaluation in enumerate(engine.evaluations):
             if not engine.due(evaluation, last):
                 continue
@@ -205,6 +206,16 @@ class _Walk:
         self.history.append(row)
         if self.progress is not None:
             self.progress(row, self.rounds)
+
+    @property
+    def converged(self) -> bool:
+        """Whether the method says that further rounds would change nothing that matters."""
+        return self.engine.clocks.round > 0 and self.engine.setting.method.done(self.engine.state)
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no round left to do."""
+        return self.engine.clocks.round >= self.rounds or self.converged
 
     def _save_is_due(self) -> bool:
         if self.folder is None:
@@ -245,6 +256,7 @@ class _Walk:
             "parameters": theta.numel(),
             **clocks,
             "finished": True,
+            "stopped": "converged" if self.converged else "rounds",
             "stack": engine.stack,
             "executor": engine.executor.name,
             "fedloom": __version__,

@@ -16,12 +16,14 @@ from fedloom.federation.batches import Plan, Step, steps_of
 from fedloom.federation.kernels import Affine
 from fedloom.federation.optimisers import Optimiser
 from fedloom.federation.randomness import Draw
+from fedloom.federation.solvers import Inner, prox
 from fedloom.types import Vector
 
 if TYPE_CHECKING:
     from fedloom.federation.problem import Problem
 
 Floats = npt.NDArray[np.float64]
+_INNER = Inner()
 _GRADIENT_ROWS = 8_000_000  # numbers of x that one pass of a full gradient reads at a time
 
 
@@ -130,7 +132,7 @@ class Device:
         steps: int | None = None,
         *,
         optimiser: Optimiser | None = None,
-        pull: tuple[float, Vector] | None = None,
+        pull: tuple[float | Tensor, Vector] | None = None,
         shift: Vector | None = None,
         direction: Callable[[Vector, Vector], Vector] | None = None,
         split: str = "train",
@@ -155,7 +157,7 @@ class Device:
 
         start = theta.detach().expand(len(sizes), -1)
         y = self.problem.kernel.bind(start[order] if sort else start.clone(memory_format=torch.contiguous_format))
-        walk = _Walk(self, y, sorted_(lr), (pull[0], sorted_(pull[1])) if pull else None, sorted_(shift))
+        walk = _Walk(self, y, sorted_(lr), (sorted_(pull[0]), sorted_(pull[1])) if pull else None, sorted_(shift))
         with torch.no_grad(), self._dropout():
             if optimiser is None and direction is None:
                 walk.plain(plan)
@@ -164,6 +166,14 @@ class Device:
         self.evaluations += _evaluations(sizes, batch, count)
         y = torch.empty_like(y).index_copy_(0, order, y) if sort else y if self.problem.kernel.stacks else y.clone()
         return (y if self.stacked else y[0]), self._column(count)
+
+    def prox(self, v: Vector, rho: float | Tensor, start: Vector | None = None, how: Inner = _INNER) -> Vector:
+        """argmin f_i(x) + (ρ/2)‖x − v‖² over all training rows, by the solver that ``how`` names.
+
+        ``rho`` is one number for all or one for each client, shape (…, 1). Iterative solvers begin at ``start``
+        (default: v).
+        """
+        return prox(self, v, rho, v if start is None else start, how)
 
     def _one_by_one(self, theta: Vector, lr: float | Tensor, *how: Any) -> tuple[Vector, Tensor]:
         """``sgd`` of a stack whose model cannot walk in step: client after client."""
@@ -188,7 +198,7 @@ class Device:
                     epochs,
                     steps,
                     optimiser=optimiser,
-                    pull=(pull[0], own(pull[1])) if pull else None,
+                    pull=(own(pull[0]), own(pull[1])) if pull else None,
                     shift=own(shift),
                     direction=direction,
                     split=split,
@@ -256,7 +266,7 @@ class _Walk:
         device: Device,
         y: Vector,
         lr: float | Tensor,
-        pull: tuple[float, Vector] | None,
+        pull: tuple[float | Tensor, Vector] | None,
         shift: Vector | None,
     ) -> None:
         self.device, self.y, self.lr, self.pull, self.shift = device, y, lr, pull, shift
@@ -282,7 +292,7 @@ class _Walk:
             x, y = self._data(step)
             g = kernel.gradient(at, x, y, self._weight(step, 1.0))
             if self.pull is not None:
-                g.add_(self.pull[0] * (at - _head(self.pull[1], a)))
+                g.add_(_head(self.pull[0], a) * (at - _head(self.pull[1], a)))
             if self.shift is not None:
                 g.add_(_head(self.shift, a))
             if direction is not None:

@@ -18,6 +18,7 @@ from fedloom.federation.kernels import kernel_for
 from fedloom.federation.losses import loss_for
 from fedloom.federation.model import Model, check_fit
 from fedloom.federation.randomness import Draw
+from fedloom.federation.solvers import SpectrumCache
 
 _STACK_FLOPS = 8e7  # a step of a stack should do about this much, so that the cost of starting an operation is small
 _STACK_NUMBERS = 2_000_000  # … but its weights should stay near the cache
@@ -37,14 +38,17 @@ class Problem:
         _refuse_infinite(self.data)
         check_fit(model, self.x[:2], data.outputs, dtype)
         self.kernel = kernel_for(model, self.loss, dtype)
+        self.spectra = SpectrumCache()
+        """Clients' quadratics as exact solvers want them, for this process."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the kernel: its buffers belong to one process."""
-        return {key: value for key, value in self.__dict__.items() if key != "kernel"}
+        """Without the kernel and the spectra: they belong to one process."""
+        return {key: value for key, value in self.__dict__.items() if key not in ("kernel", "spectra")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.kernel = kernel_for(self.model, self.loss, self.dtype)
+        self.spectra = SpectrumCache()
 
     @property
     def x(self) -> Tensor:
@@ -67,6 +71,7 @@ class Problem:
     def _on(self, data: FederatedData) -> Problem:
         other = copy.copy(self)
         other.data = data
+        other.spectra = SpectrumCache()  # its clients have other rows
         return other
 
     def device(

@@ -6,21 +6,33 @@ import difflib
 from dataclasses import dataclass
 
 from fedloom.errors import ConfigError
+from fedloom.methods.admm import ADMM
 from fedloom.methods.central import Central
 from fedloom.methods.fedavg import FedAvg
+from fedloom.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedYogi
+from fedloom.methods.fedprox import FedProx
 from fedloom.methods.fedsgd import FedSGD
 from fedloom.methods.local import Local
 from fedloom.methods.method import Context, Method
+from fedloom.methods.scaffold import Scaffold
 
 __all__ = [
+    "ADMM",
     "REGISTER",
     "Central",
     "Context",
     "Entry",
+    "FedAdagrad",
+    "FedAdam",
     "FedAvg",
+    "FedAvgM",
+    "FedOpt",
+    "FedProx",
     "FedSGD",
+    "FedYogi",
     "Local",
     "Method",
+    "Scaffold",
     "lookup",
     "name_of",
     "register",
@@ -64,5 +76,26 @@ def name_of(method: Method) -> str:
 _MCMAHAN = "McMahan et al., AISTATS 2017"
 register("fedavg", FedAvg, "averaging", _MCMAHAN, "local training, then an average of the models")
 register("fedsgd", FedSGD, "averaging", _MCMAHAN, "one gradient of each client, one step of the server")
+register(
+    "fedprox",
+    FedProx,
+    "optimisation",
+    "Li et al., MLSys 2020",
+    "local training held near the common model; slow clients may do a part",
+)
+register(
+    "scaffold",
+    Scaffold,
+    "optimisation",
+    "Karimireddy et al., ICML 2020",
+    "local steps corrected by control variates: no drift",
+)
+_REDDI = "Reddi et al., ICLR 2021"
+register("fedopt", FedOpt, "optimisation", _REDDI, "any optimiser of the clients with any optimiser of the server")
+register("fedavgm", FedAvgM, "optimisation", "Hsu et al., 2019", "FedAvg with momentum at the server")
+register("fedadagrad", FedAdagrad, "optimisation", _REDDI, "Adagrad at the server: steps that only ever fall")
+register("fedyogi", FedYogi, "optimisation", _REDDI, "Yogi at the server: steps that rise slowly again")
+register("fedadam", FedAdam, "optimisation", _REDDI, "Adam at the server: steps by a fading average of squares")
 register("local", Local, "pole", "–", "every client alone, no cooperation")
 register("central", Central, "pole", "–", "all training data pooled in one place")
+register("admm", ADMM, "optimisation", "Boyd et al., 2011", "exact local solves that agree by prices (consensus ADMM)")

@@ -12,16 +12,17 @@ from torch import Tensor
 
 from fedloom.federation.device import Device
 from fedloom.federation.replies import Replies, Weighting
+from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.method import Context, Method
-from fedloom.types import Memory, Message, Positive, State
+from fedloom.types import Memory, Message, State
 
 
 @dataclass(frozen=True)
 class FedSGD(Method):
     """Gradient descent on the average loss, its gradient gathered from the clients."""
 
-    lr: Positive = 0.1
-    """η, the server's step size."""
+    lr: Rate = 0.1
+    """η, the server's step size, or a schedule of it such as "cosine:0.1:0.001:200"."""
     weighting: Weighting = "size"
     """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean."""
 
@@ -35,4 +36,5 @@ class FedSGD(Method):
         return {"g": device.grad(received["x"])}, memory  # g_k = ∇F_k(w_t)
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        return {"x": state["x"] - self.lr * replies.mean("g", self.weighting)}  # w − η Σ n_k/n g_k
+        lr = rate_at(self.lr, ctx.round)
+        return {"x": state["x"] - lr * replies.mean("g", self.weighting)}  # w − η Σ n_k/n g_k

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedloom.federation.device import Device
 from fedloom.federation.model import Slice
+from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
 from fedloom.types import Memory, Message, State, Vector
@@ -98,6 +99,14 @@ class Method(ABC):
     def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
         """Scalars for the history, from the state and the sums of what clients measured. Default: the sums."""
         return {key: float(value) for key, value in sums.items()}
+
+    def check(self, problem: Problem) -> None:
+        """Refuse, before any work, settings that cannot be or do not fit the problem. Default: all fit."""
+        return
+
+    def done(self, state: State) -> bool:
+        """Whether the method has converged, as it judges itself; the run then ends early. Default: never."""
+        return False
 
     @property
     def local_batch(self) -> int | None:

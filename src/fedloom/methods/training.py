@@ -9,16 +9,17 @@ from torch import Tensor
 
 from fedloom.federation.device import Device
 from fedloom.federation.optimisers import local_optimiser
+from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.method import Method
-from fedloom.types import Count, Positive, Vector
+from fedloom.types import Count, Vector
 
 
 @dataclass(frozen=True)
 class LocalTraining(Method):
     """A method whose clients train from a given model; gives it the usual hyper-parameters."""
 
-    lr: Positive = 0.1
-    """η, the local step size."""
+    lr: Rate = 0.1
+    """η, the local step size, or a schedule of it such as "cosine:0.1:0.001:200"."""
     batch: Count | None = 32
     """B, rows of a mini-batch; none: all rows of the client."""
     epochs: Count = 1
@@ -28,9 +29,13 @@ class LocalTraining(Method):
     optimiser: Literal["sgd", "momentum", "adam"] = "sgd"
     """The client's optimiser, started afresh each round."""
 
+    def rate(self, device: Device) -> float:
+        """η in this round."""
+        return rate_at(self.lr, device.round)
+
     def train(
         self, device: Device, x: Vector, *, pull: tuple[float, Vector] | None = None, shift: Vector | None = None
     ) -> tuple[Vector, Tensor]:
         """The client's model after its local steps from x, and the number of these steps."""
-        rule = local_optimiser(self.optimiser)
-        return device.sgd(x, self.lr, self.batch, self.epochs, self.steps, optimiser=rule, pull=pull, shift=shift)
+        lr, rule = self.rate(device), local_optimiser(self.optimiser)
+        return device.sgd(x, lr, self.batch, self.epochs, self.steps, optimiser=rule, pull=pull, shift=shift)

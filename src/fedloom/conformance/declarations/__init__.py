@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from fedloom.conformance.claims import Declaration
+from fedloom.conformance.declarations.adaptive import FEDADAGRAD, FEDADAM, FEDAVGM, FEDOPT, FEDYOGI
+from fedloom.conformance.declarations.admm import ADMM
 from fedloom.conformance.declarations.averaging import FEDAVG, FEDSGD
+from fedloom.conformance.declarations.corrections import FEDPROX, SCAFFOLD
 from fedloom.conformance.declarations.poles import CENTRAL, LOCAL
 
 DECLARATIONS: dict[str, Declaration] = {
     "fedavg": FEDAVG,
     "fedsgd": FEDSGD,
+    "fedprox": FEDPROX,
+    "scaffold": SCAFFOLD,
+    "fedopt": FEDOPT,
+    "fedavgm": FEDAVGM,
+    "fedadagrad": FEDADAGRAD,
+    "fedyogi": FEDYOGI,
+    "fedadam": FEDADAM,
     "local": LOCAL,
     "central": CENTRAL,
+    "admm": ADMM,
 }

@@ -1,0 +1,227 @@
+"""Consensus ADMM.
+
+S. Boyd, N. Parikh, E. Chu, B. Peleato and J. Eckstein, "Distributed optimization and statistical learning via the
+alternating direction method of multipliers", Foundations and Trends in Machine Learning 3(1), 2011, section 7.1; over-
+relaxation and varying penalties as in its sections 3.4.1 and 3.4.3. https://doi.org/10.1561/2200000016
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Interval
+from torch import Tensor
+
+from fedloom.errors import ConfigError
+from fedloom.federation.device import Device
+from fedloom.federation.problem import Problem
+from fedloom.federation.regularisers import Regulariser, RegulariserName, regulariser_for
+from fedloom.federation.replies import Replies, Weighting
+from fedloom.federation.solvers import Inner, SolverName, linear_layer, solver_for
+from fedloom.methods.method import Context, Method
+from fedloom.types import Count, Fraction, Memory, Message, NonNegative, Positive, State, Vector
+
+_BALANCE, _FACTOR = 10.0, 2.0  # μ and τ of residual balancing
+
+
+@dataclass(frozen=True)
+class ADMM(Method):
+    """Clients and server agree by prices: minimise Σ p_i f_i(x_i) + g(z) subject to x_i = z for every client.
+
+    ``weighting`` chooses the p_i: "size" n_i/n, so that Σ p_i f_i is the mean loss of all rows, or "uniform" 1/N. The
+    paper's Σ f_i + g is "uniform" with a g of 1/N the strength. Internally all is multiplied by N: client i has
+    w_i f_i, with w_i = 1 ("uniform") or n_i/n̄ ("size"), and ρ is to be compared with the curvature of that.
+
+    What a client contributes to z is m_i = ρ_i x_i + λ_i. Client and server both know it, and it moves only by what
+    the server decoded. A client's price follows from it and from the z it is sent, λ_i = m_i − ρ_i z; so sampled,
+    lost, late and quantised replies delay the limit but do not move it. A client that never answered does not count.
+
+    For convex losses it converges for every ρ > 0. For networks nothing is guaranteed: subproblems are solved roughly,
+    and have many solutions.
+    """
+
+    rho: Positive = 1.0
+    """ρ, the penalty for disagreement: about the curvature of a client's loss is a good start."""
+    rho_by: Literal["common", "size"] = "common"
+    """ "common": ρ for each client; "size": ρ·n_i/n̄ for client i."""
+    adaptive: bool = False
+    """Double or halve ρ when one residual is ten times the other (residual balancing)."""
+    adapt_rounds: Count = 100
+    """Rounds after which an adaptive ρ stays as it is, so that it converges."""
+    relaxation: Annotated[float, Interval(gt=0, lt=2)] = 1.0
+    """α: 1 is the plain method, 1.5 to 1.8 often needs fewer rounds."""
+    weighting: Weighting = "size"
+    """ "size": p_i = n_i/n; "uniform": p_i = 1/N, as in the paper."""
+    regulariser: RegulariserName = "none"
+    """g: (strength/2)‖z‖², strength·‖z‖₁, a mixture of both, or a box that z must be in."""
+    strength: NonNegative = 0.0
+    """How much g counts beside the mean loss."""
+    l1_share: Fraction = 0.5
+    """Of an elastic net, the share of ‖z‖₁; the rest is ½‖z‖²."""
+    low: float = -1.0
+    """The box's lower bound."""
+    high: float = 1.0
+    """The box's upper bound."""
+    penalise_bias: bool = False
+    """Whether g counts biases too."""
+    solver: SolverName = "auto"
+    """How clients solve: "auto" is exact for linear least squares, newton for other linear models, else lbfgs."""
+    tolerance: Positive = 1e-10
+    """The gradient's norm at which newton and lbfgs stop."""
+    most: Count = 50
+    """Iterations of newton and lbfgs in a round at most."""
+    warm_start: bool = True
+    """Begin at the client's last x_i; otherwise at z."""
+    lr: Positive = 0.1
+    """Step size of the solver gradient; below 2/(L + ρ)."""
+    batch: Count | None = None
+    """Rows of a mini-batch of the solver gradient; none: all rows of the client."""
+    epochs: Count = 1
+    """Passes of the solver gradient."""
+    steps: Count | None = None
+    """Exactly so many steps of the solver gradient instead of epochs."""
+    stop: NonNegative = 0.0
+    """Stop when both residuals are below this, relative to 1 + ‖z‖ and 1 + ‖λ‖; 0: do all rounds."""
+
+    def check(self, problem: Problem) -> None:
+        for name in ("rho", "tolerance", "lr"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} = {getattr(self, name)}: it must be above 0")
+        if not 0 < self.relaxation < 2:
+            raise ConfigError(f"relaxation = {self.relaxation}: it must be between 0 and 2; 1 is the plain method")
+        if not self.stop >= 0:
+            raise ConfigError(f"stop = {self.stop}: it must be 0 (do all rounds) or above")
+        self._regulariser()
+        solver = solver_for(problem, self.solver)
+        if linear_layer(problem) is None:
+            warnings.warn(
+                f"admm on a network: subproblems are solved roughly (by {solver!r}) and are not convex, so neither "
+                "convergence nor the limit is guaranteed; watch the residuals in the history",
+                stacklevel=3,
+            )
+
+    def server_init(self, ctx: Context) -> State:
+        z, clients = ctx.theta0, len(ctx.sizes)
+        owners = ctx.sizes[ctx.sizes > 0].double()
+        none = torch.tensor(-1.0, dtype=torch.float64)
+        return {
+            "z": z,
+            "m": torch.zeros_like(z),  # Σ m_i over the clients that ever answered
+            "held": torch.zeros(clients, dtype=torch.float64),  # the ρ_i inside each m_i; 0: never answered
+            "rho": torch.tensor(self.rho, dtype=z.dtype),
+            "rows": owners.mean().to(z.dtype),  # n̄
+            "penalised": self._penalised(ctx),
+            "calm": torch.zeros(clients, dtype=torch.bool),  # who answered since the residuals became small
+            "primal": none,
+            "dual": none,
+        }
+
+    def client_init(self, device: Device, received: Message) -> Memory:
+        x = received["z"].expand(*device.n.shape[:-1], -1)
+        return {"m": torch.zeros_like(x), "rho": torch.zeros_like(x[..., :1]), "x": x}
+
+    def broadcast(self, state: State, clients: Tensor) -> Message:
+        return {"z": state["z"], "rho": state["rho"], "rows": state["rows"]}
+
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        z = received["z"]
+        size = device.n / received["rows"]
+        rho = (self._rho(received["rho"], size)).expand_as(memory["rho"])
+        price = memory["m"] - memory["rho"] * z  # λ_i ← λ_i + ρ_i(x_i − z)
+        penalty = rho / size if self.weighting == "size" else rho
+        x = device.prox(z - price / rho, penalty, memory["x"] if self.warm_start else z, self._inner())
+        reply = {
+            "dm": self.relaxation * rho * (x - z),
+            "gap": (x - z).square().sum(-1, keepdim=True),
+            "price": price.square().sum(-1, keepdim=True),
+        }
+        return reply, {"m": price + rho * z, "rho": rho, "x": x}
+
+    def settle(self, device: Device, memory: Memory, sent: Message, inbox: Message) -> Memory:
+        return {**memory, "m": memory["m"] + sent["dm"]}  # m_i = ρ_i x_i + λ_i, as the server decoded it
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        z, who = state["z"], replies.clients
+        sizes = ctx.sizes.double() / state["rows"].double()
+        rho = self._rho(state["rho"].double(), sizes[who]).expand(len(who))
+        moved = replies.sum("dm")
+        m = state["m"] + moved + (rho - state["held"][who]).sum() * z
+        held = state["held"].index_copy(0, who, rho)
+        seen = held > 0
+        weight = sizes[seen].sum() if self.weighting == "size" else seen.sum()
+        v = m / held.sum()
+        after = self._regulariser().prox(v, weight / held.sum())  # argmin Σw_i g(z) − ⟨Σm_i, z⟩ + Σρ_i/2 ‖z‖²
+        after = torch.where(state["penalised"], after, v)
+        step = after - z
+        towards = replies.sum("dm", 1 / (self.relaxation * rho))  # Σ (x_i − z)
+        share = float(seen.sum()) / len(who)  # those who did not answer are taken to be like those who did
+        gap = replies.sum("gap")[0] - 2 * towards @ step + len(who) * (step @ step)
+        primal = (gap.double().clamp(min=0) * share).sqrt()  # √Σ‖x_i − z⁺‖²
+        dual = held.square().sum().sqrt() * torch.linalg.vector_norm(step).double()  # √(Σρ_i²) ‖z⁺ − z‖
+        prices = (replies.sum("price")[0].double() * share).sqrt()
+        root = float(seen.sum()) ** 0.5
+        small = bool(primal <= self.stop * root * (1 + torch.linalg.vector_norm(after))) and bool(
+            dual <= self.stop * (root + prices)
+        )
+        calm = (state["calm"] if small else torch.zeros_like(state["calm"])).index_fill(0, who, small)
+        return {
+            **state,
+            "z": after,
+            "m": m,
+            "held": held,
+            "rho": self._balanced(state["rho"], primal / root, dual / root, after)
+            if ctx.round < self.adapt_rounds
+            else state["rho"],
+            "calm": calm,
+            "primal": primal,
+            "dual": dual,
+        }
+
+    def model(self, state: State) -> Vector:
+        return state["z"]
+
+    def done(self, state: State) -> bool:
+        """Both residuals stayed small until every client that ever answered had answered again."""
+        return self.stop > 0 and bool((state["calm"] | (state["held"] == 0)).all()) and bool(state["calm"].any())
+
+    def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
+        if state["primal"] < 0:  # before the first round
+            return {"rho": float(state["rho"])}
+        return {
+            "primal_residual": float(state["primal"]),
+            "dual_residual": float(state["dual"]),
+            "rho": float(state["rho"]),
+        }
+
+    def _rho(self, rho: Tensor, size: Tensor) -> Tensor:
+        """ρ_i of clients of these sizes (relative to the mean)."""
+        return rho * size if self.rho_by == "size" else rho
+
+    def _balanced(self, rho: Tensor, primal: Tensor, dual: Tensor, z: Vector) -> Tensor:
+        """ρ for the next round; prices are not scaled by it, so they stay as they are.
+
+        Residuals that are nothing but rounding, or what the solvers leave, say nothing about ρ.
+        """
+        noise = 100 * torch.finfo(z.dtype).eps * (1 + torch.linalg.vector_norm(z)) + 10 * self.tolerance / rho
+        if not self.adaptive or torch.maximum(primal, dual / rho) <= noise:
+            return rho
+        if primal > _BALANCE * dual:
+            return rho * _FACTOR
+        return rho / _FACTOR if dual > _BALANCE * primal else rho
+
+    def _regulariser(self) -> Regulariser:
+        return regulariser_for(self.regulariser, self.strength, self.l1_share, self.low, self.high)
+
+    def _penalised(self, ctx: Context) -> Tensor:
+        """The coordinates that g counts."""
+        mask = torch.ones(len(ctx.theta0), dtype=torch.bool)
+        for name, where in ctx.slices.items():
+            if not self.penalise_bias and name.rpartition(".")[2] == "bias":
+                mask[where.start : where.stop] = False
+        return mask
+
+    def _inner(self) -> Inner:
+        return Inner(self.solver, self.tolerance, self.most, self.lr, self.batch, self.epochs, self.steps)

@@ -1,0 +1,69 @@
+"""FedProx.
+
+T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith, "Federated optimization in heterogeneous
+networks", MLSys 2020, Algorithm 2. https://arxiv.org/abs/1812.06127
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedloom.federation.device import Device
+from fedloom.federation.replies import Replies, Weighting
+from fedloom.methods.method import Context
+from fedloom.methods.training import LocalTraining
+from fedloom.types import Memory, Message, NonNegative, State
+
+
+@dataclass(frozen=True)
+class FedProx(LocalTraining):
+    """FedAvg whose clients are held back: each minimises f_k(w) + (μ/2)‖w − wᵗ‖² instead of f_k alone.
+
+    Slow clients do a part of their epochs and are used all the same (the fleet's ``stragglers`` and ``late =
+    "partial"``), which is the point of the paper; or they are dropped (``late = "drop"``). With μ = 0 it is FedAvg.
+    """
+
+    mu: NonNegative = 0.1
+    """μ, the strength of the proximal term."""
+    adaptive: bool = False
+    """Raise μ by 0.1 when the loss rises, lower it by 0.1 after it fell five times in a row (the paper's heuristic)."""
+    weighting: Weighting = "size"
+    """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean."""
+
+    def server_init(self, ctx: Context) -> State:
+        state = {"x": ctx.theta0}
+        if self.adaptive:
+            state["mu"] = torch.tensor(self.mu, dtype=torch.float64)
+            state["loss"] = torch.tensor(torch.inf, dtype=torch.float64)
+            state["falls"] = torch.tensor(0)
+        return state
+
+    def broadcast(self, state: State, clients: Tensor) -> Message:
+        return {key: state[key] for key in ("x", "mu") if key in state}
+
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        x = received["x"]
+        mu = float(received["mu"]) if self.adaptive else self.mu
+        y, _ = self.train(device, x, pull=(mu, x) if mu > 0 else None)  # line 5: ≈ argmin f_k(w) + μ/2‖w − wᵗ‖²
+        reply = {"dx": y - x}
+        if self.adaptive:
+            reply["loss"] = device.loss(x).detach()
+        return reply, memory
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        new = {"x": state["x"] + replies.mean("dx", self.weighting)}  # line 6
+        return new | (self.adapted(state, replies.mean("loss", self.weighting).double()) if self.adaptive else {})
+
+    def adapted(self, state: State, loss: Tensor) -> State:
+        """μ after a round with this loss."""
+        mu, falls = state["mu"], state["falls"]
+        if loss > state["loss"]:
+            mu, falls = mu + 0.1, torch.zeros_like(falls)
+        elif falls + 1 == 5:
+            mu, falls = torch.clamp(mu - 0.1, min=0), torch.zeros_like(falls)
+        else:
+            falls = falls + 1
+        return {"mu": mu, "loss": loss, "falls": falls}

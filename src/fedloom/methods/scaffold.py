@@ -1,0 +1,63 @@
+"""SCAFFOLD.
+
+S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich and A. T. Suresh, "SCAFFOLD: stochastic controlled
+averaging for federated learning", ICML 2020, Algorithm 1. https://arxiv.org/abs/1910.06378
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedloom.federation.device import Device
+from fedloom.federation.replies import Replies
+from fedloom.methods.method import Context, Method
+from fedloom.types import Count, Memory, Message, Positive, State
+
+
+@dataclass(frozen=True)
+class Scaffold(Method):
+    """Local steps corrected by the difference between what all clients and what this client pull towards.
+
+    The control c_i estimates ∇f_i; with it clients that differ do not drift apart, and the limit is the optimum of the
+    plain mean of the f_i, whatever the number of local steps.
+    """
+
+    lr: Positive = 0.1
+    """η_l, the local step size."""
+    server_lr: Positive = 1.0
+    """η_g, the server's step size."""
+    batch: Count | None = 32
+    """Rows of a mini-batch; none: all rows of the client."""
+    epochs: Count = 1
+    """Passes over the client's rows in a round."""
+    steps: Count | None = None
+    """K, exactly so many local steps a round instead of epochs."""
+    option: Literal["I", "II"] = "II"
+    """How c_i is renewed: I, the gradient at the server's model; II, from the steps just taken."""
+
+    def server_init(self, ctx: Context) -> State:
+        return {"x": ctx.theta0, "c": torch.zeros_like(ctx.theta0)}
+
+    def client_init(self, device: Device, received: Message) -> Memory:
+        return {"c": torch.zeros_like(received["x"]).expand(*device.n.shape[:-1], -1)}
+
+    def broadcast(self, state: State, clients: Tensor) -> Message:
+        return {"x": state["x"], "c": state["c"]}
+
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        x, c, c_i = received["x"], received["c"], memory["c"]
+        y, K = device.sgd(x, self.lr, self.batch, self.epochs, self.steps, shift=c - c_i)  # line 10
+        c_new = device.grad(x) if self.option == "I" else c_i - c + (x - y) / (K * self.lr)  # line 12, I and II
+        return {"dx": y - x, "dc": c_new - c_i}, memory
+
+    def settle(self, device: Device, memory: Memory, sent: Message, inbox: Message) -> Memory:
+        return {"c": memory["c"] + sent["dc"]}  # line 14, by what the server has seen of it
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        share = len(replies.clients) / ctx.clients  # |S|/N
+        x = state["x"] + self.server_lr * replies.mean("dx", "uniform")  # line 16, 17
+        return {"x": x, "c": state["c"] + share * replies.mean("dc", "uniform")}
