@@ -225,10 +225,27 @@ def test_bytes_are_those_of_the_serialised_messages() -> None:
 def test_what_cannot_be_is_refused_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"selection.per_round = 11.*10 clients"):
         run(tmp_path / "run", select=11)
+    assert not (tmp_path / "run").exists()
     with pytest.raises(RunError, match="at least one round"):
         run(None, rounds=0)
     with pytest.raises(RunError, match="needs the folder"):
         run(None, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        (fedloom.FedProx(mu=-1.0), r"FedProx.*mu = -1.0.*greater than or equal to 0"),
+        (fedloom.FedAvg(lr=0.0), r"FedAvg.*lr = 0.0"),
+        (fedloom.FedAvg(batch=0), r"FedAvg.*batch = 0.*greater than or equal to 1"),
+        (fedloom.ADMM(rho=0.0), r"ADMM.*rho = 0.0.*greater than 0"),
+        (fedloom.Scaffold(option="III"), r"Scaffold.*option = 'III'.*'I' or 'II'"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_hyper_parameter_that_cannot_be_is_refused_before_any_work(tmp_path: Path, method: Method, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        train(problem(), method, rounds=1, out=tmp_path / "run", executor="serial")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path, whole: fedloom.Run) -> None:

@@ -25,7 +25,7 @@ from fedloom.federation.data import POOL, SOURCE
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
-from fedloom.methods.method import Context, Method, stateful
+from fedloom.methods.method import Context, Method, check_parameters, stateful
 from fedloom.types import Message, State
 
 Ints = npt.NDArray[np.int64]
@@ -61,11 +61,32 @@ class Setting:
     on_error: Literal["stop", "drop"] = "stop"
     """A client that fails or answers with NaN: the run stops, or goes on without its reply."""
 
+    def check(self) -> None:
+        """Refuses what cannot be, before any work."""
+        data, method = self.problem.data, self.method
+        check_parameters(method)
+        method.check(self.problem)
+        self.channel.check(type(method).__name__, method.exact)
+        self.fleet.check()
+        for evaluation in self.evaluations:
+            evaluation.check(data)
+        sources = data.with_role(SOURCE)
+        if method.layout == "pooled":
+            return
+        self.select.check(len(sources))
+        empty = sources[data.splits["train"].sizes[sources] == 0]
+        if len(empty):
+            raise ConfigError(
+                f"client {data.label(int(empty[0]))} has no training rows (and {len(empty) - 1} more like it); give "
+                "every source client some, or fewer clients"
+            )
+
 
 class Rounds:
     """A run under way: the server's state, the clients' memory, the clocks; ``step`` does one round."""
 
     def __init__(self, setting: Setting, executor: Executor, store: MemoryStore) -> None:
+        setting.check()
         problem, method = setting.problem, setting.method
         self.setting, self.executor, self.store = setting, executor, store
         pooled = method.layout == "pooled"
@@ -76,28 +97,12 @@ class Rounds:
         role = POOL if pooled else SOURCE
         self.candidates: Ints = self.problem.data.with_role(role).numpy()
         self.sizes = self.problem.data.splits["train"].sizes
-        self._check()
         self.stack = setting.stack or self.problem.stack_size(method.local_batch)
         self.theta0 = self.problem.model.init(Draw(setting.seed).key("model"), self.problem.dtype)
         self.state: State = method.server_init(self.context(0))
         self.clocks = Clocks()
         self.reply_bytes = 0
         executor.open(Worker(self.problem, method, setting.channel, setting.seed))
-
-    def _check(self) -> None:
-        setting, data = self.setting, self.problem.data
-        setting.channel.check(type(setting.method).__name__, setting.method.exact)
-        setting.fleet.check()
-        if self.setting.method.layout == "rows":
-            setting.select.check(len(self.candidates))
-        for evaluation in self.evaluations:
-            evaluation.check(data)
-        empty = self.candidates[(self.sizes[self.candidates] == 0).numpy()]
-        if len(empty):
-            raise ConfigError(
-                f"client {data.label(int(empty[0]))} has no training rows (and {len(empty) - 1} more like it); give "
-                "every source client some, or fewer clients"
-            )
 
     def context(self, t: int) -> Context:
         """What the server knows in round t."""

@@ -103,7 +103,6 @@ def train(
     """
     if rounds < 1:
         raise RunError(f"rounds = {rounds}: a run has at least one round")
-    method.check(problem)
     setting = Setting(
         problem=problem,
         method=method,
@@ -115,6 +114,7 @@ def train(
         stack=stack,
         on_error=on_error,
     )
+    setting.check()  # before the folder is made
     chosen = executor_for(executor, rounds, workers) if isinstance(executor, str) else executor
     with ExitStack() as exits:
         exits.enter_context(one_thread())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_origin, get_type_hints
 
 from torch import Tensor
 
+from fedloom.errors import ConfigError
 from fedloom.federation.device import Device
 from fedloom.federation.model import Slice
 from fedloom.federation.problem import Problem
@@ -112,6 +113,21 @@ class Method(ABC):
     def local_batch(self) -> int | None:
         """Rows of one local step, which decides how many clients are computed together; None: all rows."""
         return getattr(self, "batch", None)
+
+
+def check_parameters(method: Method) -> None:
+    """Refuses a hyper-parameter outside what its field's annotation allows; constructors only store."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    for name, kind in get_type_hints(type(method), include_extras=True).items():
+        if get_origin(kind) is ClassVar or not hasattr(method, name):
+            continue
+        value = getattr(method, name)
+        try:
+            TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
+        except ValidationError as error:
+            why = error.errors()[0]["msg"]
+            raise ConfigError(f"{type(method).__name__}: {name} = {value!r} cannot be: {why}") from None
 
 
 def stateful(method: Method) -> bool:
