@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedloom.data import federate as federate
     from fedloom.data import from_arrays as from_arrays
     from fedloom.data import from_clients as from_clients
+    from fedloom.data import from_parties as from_parties
     from fedloom.data import load as load
     from fedloom.data import load_file as load_file
     from fedloom.engine.evaluation import Evaluation as Evaluation
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from fedloom.federation.data import FederatedData as FederatedData
     from fedloom.federation.model import Model as Model
     from fedloom.federation.networks import build_model as build_model
+    from fedloom.federation.parties import predict_together as predict_together
     from fedloom.federation.problem import Problem as Problem
     from fedloom.methods import ADMM as ADMM
     from fedloom.methods import Central as Central
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from fedloom.methods import Local as Local
     from fedloom.methods import Method as Method
     from fedloom.methods import Scaffold as Scaffold
+    from fedloom.methods import SharingADMM as SharingADMM
     from fedloom.report import write_report as write_report
 
 __version__ = "0.1.0"
@@ -55,6 +58,7 @@ _HOMES = {
     "federate": "fedloom.data",
     "from_arrays": "fedloom.data",
     "from_clients": "fedloom.data",
+    "from_parties": "fedloom.data",
     "load": "fedloom.data",
     "load_file": "fedloom.data",
     "Evaluation": "fedloom.engine.evaluation",
@@ -65,6 +69,7 @@ _HOMES = {
     "FederatedData": "fedloom.federation.data",
     "Model": "fedloom.federation.model",
     "build_model": "fedloom.federation.networks",
+    "predict_together": "fedloom.federation.parties",
     "Problem": "fedloom.federation.problem",
     "ADMM": "fedloom.methods",
     "Central": "fedloom.methods",
@@ -79,6 +84,7 @@ _HOMES = {
     "Local": "fedloom.methods",
     "Method": "fedloom.methods",
     "Scaffold": "fedloom.methods",
+    "SharingADMM": "fedloom.methods",
     "write_report": "fedloom.report",
 }
 __all__ = [
@@ -104,14 +110,17 @@ __all__ = [
     "Quantise",
     "Run",
     "Scaffold",
+    "SharingADMM",
     "__version__",
     "build_model",
     "describe",
     "federate",
     "from_arrays",
     "from_clients",
+    "from_parties",
     "load",
     "load_file",
+    "predict_together",
     "train",
     "write_report",
 ]

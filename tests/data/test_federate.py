@@ -149,7 +149,7 @@ def test_rows_that_nobody_owns_are_dropped_when_they_are_the_greater_part(labell
 def test_transforms_change_the_federations_rows_and_not_the_tables(labelled: Make) -> None:
     table = labelled([0, 1] * 50)
     before = table.x.clone()
-    data = federate(table, clients=5, partition=["iid", "features"], feature_skew="brightness")
+    data = federate(table, clients=5, partition=["iid", "feature-skew"], feature_skew="brightness")
     assert torch.equal(table.x, before)
     assert not torch.equal(data.x, before)
     assert "features: brightness of 0.5 to 1.5 by client" in data.notes

@@ -13,7 +13,7 @@ from fedloom.data.owners import Classes, Dirichlet, Iid, Ownership
 from fedloom.data.partition import options_of
 from fedloom.data.sizes import Quantity, apportion
 from fedloom.data.table import Table
-from fedloom.data.transforms import Features
+from fedloom.data.transforms import FeatureSkew
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.randomness import Draw
 
@@ -278,8 +278,8 @@ def test_classes_cannot_be_told_apart_in_a_regression() -> None:
 
 
 def test_names_steps_and_lists_of_both_make_the_same_partition() -> None:
-    by_name = make_partition(["classes", "features"], classes_per_client=3, feature_skew="rotation")
-    by_step = make_partition([Classes(3), Features("rotation")])
+    by_name = make_partition(["classes", "feature-skew"], classes_per_client=3, feature_skew="rotation")
+    by_step = make_partition([Classes(3), FeatureSkew("rotation")])
     assert by_name == by_step
     assert make_partition(by_step) is by_step
     assert make_partition(Dirichlet(0.1)).owners == Dirichlet(0.1)

@@ -7,7 +7,7 @@ import torch
 
 from fedloom.data import make_partition
 from fedloom.data.table import Table
-from fedloom.data.transforms import Concept, Features, rotated
+from fedloom.data.transforms import Concept, FeatureSkew, rotated
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.randomness import Draw
 
@@ -25,7 +25,7 @@ def plain(task: str = "classification") -> Table:
 
 
 def test_each_client_has_its_own_noise_from_none_to_the_strength() -> None:
-    step = Features("noise", 2.0)
+    step = FeatureSkew("noise", 2.0)
     after = step.apply(plain(), OWNER, 8, Draw(0)).x
     added = (after - plain().x).view(8, -1).std(1)
     levels = step.levels(8, Draw(0))
@@ -34,7 +34,7 @@ def test_each_client_has_its_own_noise_from_none_to_the_strength() -> None:
 
 
 def test_brightness_multiplies_the_rows_of_a_client_by_its_own_factor() -> None:
-    step = Features("brightness", 0.5)
+    step = FeatureSkew("brightness", 0.5)
     ratio = step.apply(plain(), OWNER, 8, Draw(0)).x / plain().x
     assert torch.allclose(ratio, step.levels(8, Draw(0))[OWNER].unsqueeze(1).expand(-1, 6), atol=1e-5)
     assert (float(ratio.min()), float(ratio.max())) == pytest.approx((0.5, 1.5), abs=1e-5)
@@ -58,7 +58,7 @@ def test_rows_of_nobody_and_the_callers_table_stay_as_they_are() -> None:
     table, owner = plain(), OWNER.clone()
     owner[::2] = -1
     before = table.x.clone()
-    after = Features("noise").apply(table, owner, 8, Draw(0))
+    after = FeatureSkew("noise").apply(table, owner, 8, Draw(0))
     assert torch.equal(table.x, before)
     assert torch.equal(after.x[::2], before[::2])
     labels = Concept(concept_share=1.0).apply(table, owner, 8, Draw(0)).y
@@ -102,8 +102,8 @@ def test_a_regression_changes_its_sign_or_moves() -> None:
 @pytest.mark.parametrize(
     ("step", "task", "complaint"),
     [
-        (Features("blur"), "classification", "no feature skew 'blur'"),  # type: ignore[arg-type]
-        (Features("noise", -1.0), "classification", "strength -1.0"),
+        (FeatureSkew("blur"), "classification", "no feature skew 'blur'"),  # type: ignore[arg-type]
+        (FeatureSkew("noise", -1.0), "classification", "strength -1.0"),
         (Concept("flip"), "classification", "no concept skew 'flip'"),  # type: ignore[arg-type]
         (Concept(concept_share=1.5), "classification", "share of 1.5"),
         (Concept("sign"), "classification", "does not fit the classification task"),
@@ -117,13 +117,13 @@ def test_a_transform_that_does_not_fit_is_refused_before_any_work(step: object, 
 
 def test_a_single_feature_cannot_be_rotated(labelled: Make) -> None:
     with pytest.raises(DataError, match="one feature"):
-        make_partition("features", feature_skew="rotation").assign(labelled([0, 1]), 2, Draw(0))
+        make_partition("feature-skew", feature_skew="rotation").assign(labelled([0, 1]), 2, Draw(0))
 
 
 def test_label_size_feature_and_concept_skew_combine(labelled: Make) -> None:
     table = plain()
     plan = make_partition(
-        ["classes", "quantity", "features", "concept"], classes_per_client=2, smallest=50, largest=90, strength=0.3
+        ["classes", "quantity", "feature-skew", "concept"], classes_per_client=2, smallest=50, largest=90, strength=0.3
     )
     changed, owned = plan.assign(table, 10, Draw(0))
     sizes = owned.sizes()

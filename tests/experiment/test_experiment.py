@@ -18,7 +18,7 @@ RICH = {
     "name": "all at once",
     "dtype": "float64",
     "data.clients": 12,
-    "data.partition": ["dirichlet", "quantity", "features"],
+    "data.partition": ["dirichlet", "quantity", "feature-skew"],
     "data.alpha": 0.5,
     "data.exponent": 0.5,
     "data.quantity": "power-law",

@@ -94,3 +94,41 @@ def test_a_loss_that_does_not_exist_or_does_not_fit_is_refused_with_those_that_d
         loss_for("classification", "cross")
     with pytest.raises(ConfigError, match=r"'hinge' does not fit regression data; choose one of squared, absolute"):
         loss_for("regression", "hinge")
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@given(shape=SHAPES, seed=st.integers(0, 1000), t=st.floats(1e-3, 1e3))
+def test_the_proximal_step_is_where_slope_and_pull_balance(
+    name: str, shape: tuple[int, int, int], seed: int, t: float
+) -> None:
+    """No other point nearby is better, and where the loss is smooth the gradient vanishes."""
+    g = torch.Generator().manual_seed(seed)
+    loss = LOSSES[name]
+    y = labels_for(loss, shape, g, unknown=name == "binary")[0]
+    v = 5 * torch.randn(shape[1:], generator=g, dtype=torch.float64)
+    s = loss.prox(v, y, t)
+
+    def value(at: Tensor) -> Tensor:
+        return t * loss.rows(at, y) + (at - v).square().sum(-1) / 2
+
+    assert s.shape == v.shape
+    for size in (1e-3, 1.0):
+        other = s + size * torch.randn(s.shape, generator=g, dtype=torch.float64)
+        assert bool((value(other) >= value(s) - 1e-9 * (1 + value(s).abs())).all())
+    if name in ("squared", "binary", "cross-entropy"):
+        off = t * loss.slope(s, y) + s - v
+        assert float(off.abs().max() if off.numel() else 0.0) <= 1e-11 * (1 + t)
+
+
+def test_a_loss_without_a_proximal_step_says_which_have_one() -> None:
+    class Odd(Loss):
+        name, tasks = "odd", ("regression",)
+
+        def rows(self, out: Tensor, y: Tensor) -> Tensor:
+            return out.sum(-1)
+
+        def slope(self, out: Tensor, y: Tensor) -> Tensor:
+            return torch.ones_like(out)
+
+    with pytest.raises(ConfigError, match="'odd' has no proximal step; choose one of cross-entropy, binary, hinge"):
+        Odd().prox(torch.zeros(1, 1), torch.zeros(1, 1), 1.0)

@@ -41,6 +41,9 @@ class Walk(Protocol):
     def context(self, t: int) -> Context:
         """What the server knows in round t."""
 
+    def theta(self) -> Vector:
+        """The common model as it is now."""
+
 
 Schedule = Callable[[Setting, Executor, MemoryStore], Walk]
 
@@ -60,10 +63,10 @@ def walking(
 
 
 def product(walk: Walk, clients: Tensor) -> Tensor:
-    """What the method makes: the server's model, or, of a personal method, the model of each of these clients."""
+    """What the method makes: the common model, or, of a personal method, the model of each of these clients."""
     method = walk.setting.method
     if method.evaluates == "global":
-        return method.model(walk.state)
+        return walk.theta()
     device = walk.problem.device(clients.numpy(), Draw(walk.setting.seed, walk.clocks.round))
     return method.personal(device, walk.state, recall(walk, clients)).expand(len(clients), -1)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedloom.errors import DataError
+from fedloom.federation.blocks import Blocks
 from fedloom.federation.data import FederatedData
 from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem
@@ -89,7 +90,7 @@ class Known:
         z = self.problem.x[at].flatten(1)
         if self.problem.model.n > z.shape[1]:
             z = torch.cat([z, torch.ones(len(z), 1, dtype=z.dtype)], 1)
-        return z, self.problem.y[at][:, 0]
+        return z, self.problem.y[at].reshape(len(at), -1)[:, 0].to(z.dtype)
 
     def _solve(self, clients: Tensor, weights: Tensor) -> Tensor:
         parts = [self.rows(client) for client in clients]
@@ -211,10 +212,44 @@ def images() -> Problem:
     return Problem(data, build_model("lenet", data))
 
 
+@cache
+def vertical(task: str = "regression", bias: bool = True) -> Known:
+    """Four parties hold 3, 1, 4 and 2 columns of the same 40 training rows, correlated from party to party."""
+    random = Draw(13).generator("vertical")
+    x = random.standard_normal((46, 10)) + 0.7 * random.standard_normal((46, 1))
+    score = x @ random.standard_normal(10) / 2 + 0.5 + 0.5 * random.standard_normal(46)
+    kinds = {
+        "regression": score[:, None],
+        "binary": (score > 0).astype(np.float64)[:, None],
+        "classification": np.digitize(score, [-1.0, 1.0]),
+    }
+    splits = {"train": Ragged.of([torch.arange(40)] * 4), "test": Ragged.of([torch.arange(40, 46)] * 4)}
+    data = FederatedData(
+        "vertical",
+        torch.from_numpy(x),
+        torch.from_numpy(kinds[task]),
+        task,  # type: ignore[arg-type]
+        splits,
+        classes=("low", "middle", "high") if task == "classification" else (),
+        blocks=Blocks.of([[0, 1, 2], [9], [5, 3, 4, 6], [7, 8]]),
+    )
+    return Known.of(Problem(data, build_model("linear", data, bias=bias), dtype=torch.float64), normal_equations)
+
+
+def vertical_table(dtype: torch.dtype) -> Problem:
+    """Parties of three classes, for what must agree in every bit."""
+    problem = vertical("classification").problem
+    return Problem(problem.data, problem.model, dtype=dtype)
+
+
 def relabelled(problem: Problem, order: Tensor) -> Problem:
     """The same clients under other ids: the new client i is the old ``order[i]``."""
     splits = {name: Ragged.of([owned[int(i)] for i in order]) for name, owned in problem.data.splits.items()}
-    return Problem(replace(problem.data, splits=splits), problem.model, problem.loss.name, problem.dtype)
+    blocks = problem.data.blocks
+    if blocks is not None:
+        blocks = Blocks(tuple(blocks.columns[int(i)] for i in order))
+    data = replace(problem.data, splits=splits, blocks=blocks)
+    return Problem(data, problem.model, problem.loss.name, problem.dtype)
 
 
 def _splits(sizes: Tensor) -> dict[str, Ragged]:

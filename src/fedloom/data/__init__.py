@@ -7,8 +7,9 @@ print(describe(data).heterogeneity)
 
 from __future__ import annotations
 
+from fedloom.data.align import from_parties
 from fedloom.data.arrays import from_arrays, from_clients
-from fedloom.data.federate import federate
+from fedloom.data.federate import federate, usual_partition
 from fedloom.data.files import load_file
 from fedloom.data.heterogeneity import Description, describe, gradient_heterogeneity
 from fedloom.data.partition import STEPS, Partition, make_partition
@@ -29,10 +30,12 @@ __all__ = [
     "fetch",
     "from_arrays",
     "from_clients",
+    "from_parties",
     "gradient_heterogeneity",
     "load",
     "load_file",
     "make_partition",
     "optimum",
     "synthetic_linear",
+    "usual_partition",
 ]

@@ -36,7 +36,7 @@ def from_arrays(
 
     Without ``classes`` the classes are the distinct labels, sorted; with them, labels are their names or numbers.
     """
-    values, target = _array(x), _array(y)
+    values, target = array(x), array(y)
     if values.ndim < 2:
         raise DataError(f"{name!r}: x has shape {values.shape}; it needs a row and at least one feature dimension")
     if values.dtype.kind not in "biuf":
@@ -46,7 +46,7 @@ def from_arrays(
     if target.ndim == 0 or len(target) != len(values):
         raise DataError(f"{name!r} has {len(values)} rows of x but {target.size} of y; give one y per row")
     kind, read, names, notes = _target(target, task, classes, name)
-    groups, group_names = (None, None) if clients is None else _groups(_array(clients), name)
+    groups, group_names = (None, None) if clients is None else _groups(array(clients), name)
     return Table(
         name,
         torch.from_numpy(np.array(values, dtype=np.float32)),
@@ -55,8 +55,8 @@ def from_arrays(
         names,
         groups=groups,
         group_names=group_names,
-        time=None if time is None else torch.from_numpy(np.array(_array(time), dtype=np.float64)),
-        published_split=None if test is None else torch.from_numpy(np.array(_array(test), dtype=bool)),
+        time=None if time is None else torch.from_numpy(np.array(array(time), dtype=np.float64)),
+        published_split=None if test is None else torch.from_numpy(np.array(array(test), dtype=bool)),
         notes=notes,
     ).check()
 
@@ -72,8 +72,8 @@ def from_clients(
     pairs = dict(clients) if isinstance(clients, Mapping) else {str(k): pair for k, pair in enumerate(clients)}
     if not pairs:
         raise DataError(f"{name!r} has no clients; give at least one (x, y)")
-    xs = [_array(x) for x, _ in pairs.values()]
-    ys = [_array(y) for _, y in pairs.values()]
+    xs = [array(x) for x, _ in pairs.values()]
+    ys = [array(y) for _, y in pairs.values()]
     for client, x, y in zip(pairs, xs, ys, strict=True):
         if len(x) != len(y) or x.shape[1:] != xs[0].shape[1:]:
             raise DataError(
@@ -91,7 +91,8 @@ def some(names: Iterable[object]) -> str:
     return ", ".join(listed[:8]) + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")
 
 
-def _array(values: object) -> Array:
+def array(values: object) -> Array:
+    """Anything like an array as NumPy has it."""
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
 

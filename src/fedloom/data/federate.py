@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from fedloom.data.columns import Columns
 from fedloom.data.owners import NOBODY, Natural, Ownership, Pool
 from fedloom.data.partition import Partition, PartitionLike, make_partition
 from fedloom.data.register import load
@@ -50,7 +51,14 @@ def federate(
     * ``allow_empty``: a client may have no rows yet (its data will come in a stream).
     """
     table = (load(table) if isinstance(table, str) else table).check()
-    plan = make_partition(partition or ("iid" if table.groups is None else "natural"), **options)
+    plan = make_partition(partition or usual_partition(table), **options)
+    if plan.columns is not None:
+        if target > 0 or source_classes is not None or target_classes is not None:
+            raise ConfigError(
+                "clients that hold columns of the same rows all have to take part: none can be a target, and none has "
+                "classes of its own; leave target and the class lists away"
+            )
+        return _vertical(plan.columns, table, clients, test, support, chronological, Draw(seed))
     tested = _tested(table, test)
     pool, draw = Pool.of(table), Draw(seed)
     roles = choose_roles(_count(plan, pool, clients), target, draw)
@@ -74,6 +82,46 @@ def federate(
         notes=(*changed.notes, *owned.notes),
     )
     return _compact(data, owned)
+
+
+def usual_partition(table: Table) -> str:
+    """How a table is divided when nobody says: by its parties, by its natural clients, or evenly."""
+    if table.blocks is not None:
+        return "features"
+    return "iid" if table.groups is None else "natural"
+
+
+def _vertical(
+    plan: Columns,
+    table: Table,
+    clients: int | None,
+    test: float | str,
+    support: float | None,
+    chronological: bool,
+    draw: Draw,
+) -> FederatedData:
+    """Every client holds its columns of the rows that all share."""
+    count = clients or (len(table.blocks) if table.blocks is not None else CLIENTS)
+    plan.check(table, count)
+    blocks = plan.blocks(table, count, draw)
+    rows, notes = plan.shared(table, count, draw)
+    table = table.take(rows)
+    pool = Pool.of(table)
+    nobody_else = np.zeros(len(table), dtype=np.int64)
+    splitter = Splitter(nobody_else, 1, pool.labels, pool.time, draw, chronological)
+    splits = split(splitter, _tested(table, test), support)
+    held = f"columns: {', '.join(str(len(one)) for one in blocks.columns[:20])}{', …' if count > 20 else ''} by client"
+    return FederatedData(
+        table.name,
+        table.x,
+        table.y,
+        table.task,
+        {name: Ragged.of([one[0]] * count) for name, one in splits.items()},
+        classes=table.classes,
+        names=table.block_names,
+        notes=(*table.notes, held, *notes),
+        blocks=blocks,
+    )
 
 
 def _tested(table: Table, test: float | str) -> float | Whole:

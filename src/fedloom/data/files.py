@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedloom.data.align import from_parties
 from fedloom.data.arrays import AnyTask, Array, from_arrays, some
 from fedloom.data.shipped import STANDARDISED, standardised
 from fedloom.data.table import Table
@@ -28,6 +29,8 @@ def load_file(
     timestamp_column: str | None = None,
     task: AnyTask = "auto",
     standardise: bool = False,
+    parties: Sequence[str] | None = None,
+    id_column: str | None = None,
     name: str | None = None,
 ) -> Table:
     """A table from a CSV, Parquet or npz file.
@@ -36,16 +39,24 @@ def load_file(
     default ``y`` for the labels, ``x`` for the features and ``clients`` for the client. Of a CSV or Parquet file all
     other numeric columns are features unless ``feature_columns`` lists them. Several label columns are several
     targets. ``standardise`` gives every feature mean 0 and deviation 1 over all rows.
+
+    ``parties`` lists further files, beside this one, that hold other columns of the same rows: a vertical federation.
+    ``id_column`` tells in each file which row is which. This file has the labels; its own features, if it has any,
+    are a party's too, which is called as the file is.
     """
     path = Path(path)
     columns = _read(path)
+    if parties:
+        table = _of_parties(path, columns, parties, id_column, label_column, feature_columns, task, name or path.stem)
+        scaled = replace(table, x=standardised(table.x), notes=(*table.notes, STANDARDISED))
+        return scaled if standardise else table
     if path.suffix == ".npz":
         label_column, feature_columns = label_column or "y", feature_columns or ["x"]
         client_column = client_column or ("clients" if "clients" in columns else None)
     if not label_column:
         raise ConfigError(f"{path}: say which column is the label (label_column); it has {some(columns)}")
     labels = [label_column] if isinstance(label_column, str) else list(label_column)
-    taken = [*labels, *(column for column in (client_column, timestamp_column) if column)]
+    taken = [*labels, *(column for column in (client_column, timestamp_column, id_column) if column)]
     for column in (*taken, *(feature_columns or ())):
         _must_have(path, columns, column)
     features = list(feature_columns) if feature_columns else _features(columns, taken)
@@ -62,6 +73,34 @@ def load_file(
     if standardise:
         notes.append(STANDARDISED)
     return replace(table, x=standardised(table.x) if standardise else table.x, classes=classes, notes=tuple(notes))
+
+
+def _of_parties(
+    path: Path,
+    columns: Mapping[str, Array],
+    others: Sequence[str],
+    id_column: str | None,
+    label_column: str | Sequence[str] | None,
+    feature_columns: Sequence[str] | None,
+    task: AnyTask,
+    name: str,
+) -> Table:
+    """The table that several files make together."""
+    if not isinstance(label_column, str):
+        raise ConfigError(f"{path}: say which one of its columns is the label (label_column); it has {some(columns)}")
+    held: dict[str, tuple[Array | None, Array]] = {}
+    for file in (path, *(path.parent / other for other in others)):
+        own = columns if file == path else _read(file)
+        taken = [c for c in (id_column, label_column if file == path or label_column in own else None) if c]
+        for column in taken:
+            _must_have(file, own, column)
+        features = [c for c in _features(own, taken) if feature_columns is None or c in feature_columns]
+        if file.stem in held:
+            raise ConfigError(f"{file}: two parties are called {file.stem!r}; give their files different names")
+        if features or file != path:
+            held[file.stem] = (own[id_column] if id_column else None, _matrix(file, own, features))
+    labels = (columns[id_column] if id_column else None, columns[label_column])
+    return from_parties(held, labels, task=task, name=name)
 
 
 def _read(path: Path) -> dict[str, Array]:

@@ -40,6 +40,7 @@ class Description:
             "roles": [self._role(client) for client in range(listed)],
             "sizes": {split: data.splits[split].sizes[:listed].tolist() for split in ("train", "test")},
             "notes": list(data.notes),
+            **({"columns": [len(one) for one in data.blocks.columns[:listed]]} if data.blocks is not None else {}),
             "heterogeneity": self.heterogeneity,
         }
 
@@ -78,6 +79,9 @@ class Description:
         return "target" if roles is not None and int(roles[client]) == TARGET else "source"
 
     def _holds(self, client: int) -> str:
+        if self.data.blocks is not None:
+            columns = self.data.blocks.columns[client].tolist()
+            return f"columns {', '.join(map(str, columns[:12]))}{', …' if len(columns) > 12 else ''}"
         row = self.counts[client].tolist()
         if not self.data.classes:
             return f"{row[0]:,}"
@@ -97,7 +101,9 @@ def describe(data: FederatedData) -> Description:
 
 
 def measures(data: FederatedData, counts: Tensor) -> dict[str, float]:
-    """All measures that need no model; those of labels only where rows have classes."""
+    """All measures that need no model; those of labels only where rows have classes; none where rows are shared."""
+    if data.layout == "features":
+        return {}
     sizes = (data.splits["train"].sizes + data.splits["test"].sizes).double()
     found = size_imbalance(sizes)
     if data.task in ("classification", "binary"):

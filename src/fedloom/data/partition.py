@@ -1,7 +1,8 @@
 """A partition: who owns which rows, how many each, and what makes their rows differ. The three kinds of step combine.
 
-``make_partition(["classes", "quantity", "features"], classes_per_client=2)`` is label skew × quantity skew ×
-feature skew. There is one owner step (iid unless another is named), at most one size step, any transforms.
+``make_partition(["classes", "quantity", "feature-skew"], classes_per_client=2)`` is label skew × quantity skew ×
+feature skew. There is one owner step (iid unless another is named), at most one size step, any transforms. A vertical
+partition, "features", stands alone: every client holds some columns of all rows.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from fedloom.data.columns import Columns
 from fedloom.data.owners import Classes, Dirichlet, Iid, Natural, Owners, Ownership, Pool, Time
 from fedloom.data.sizes import Quantity, Whole
 from fedloom.data.table import Table
-from fedloom.data.transforms import Concept, Features, Transform
+from fedloom.data.transforms import Concept, FeatureSkew, Transform
 from fedloom.errors import ConfigError
 from fedloom.federation.randomness import Draw
 
-Step = Owners | Quantity | Transform
+Step = Owners | Quantity | Transform | Columns
 STEPS: dict[str, Callable[..., Step]] = {
     "iid": Iid,
     "classes": Classes,
@@ -28,19 +30,21 @@ STEPS: dict[str, Callable[..., Step]] = {
     "natural": Natural,
     "time": Time,
     "quantity": Quantity,
-    "features": Features,
+    "feature-skew": FeatureSkew,
     "concept": Concept,
+    "features": Columns,
 }
 """The steps that have a name."""
 
 
 @dataclass(frozen=True)
 class Partition:
-    """One owner step, perhaps a size step, and transforms in the order in which they are applied."""
+    """One owner step, perhaps a size step, and transforms in the order in which they are applied; or columns alone."""
 
     owners: Owners
     quantity: Quantity | None = None
     transforms: tuple[Transform, ...] = ()
+    columns: Columns | None = None
 
     def of(self, members: Whole) -> Partition:
         """The partition of a part of the clients among themselves: given sizes are theirs."""
@@ -85,7 +89,7 @@ def make_partition(what: PartitionLike = "iid", **options: object) -> Partition:
     """A partition from names and steps; ``options`` are fields of the named steps (None: the default)."""
     if isinstance(what, Partition):
         return what
-    parts = [what] if isinstance(what, str | Owners | Quantity | Transform) else list(what)
+    parts = [what] if isinstance(what, str | Step) else list(what)
     given = {option: value for option, value in options.items() if value is not None}
     taken = {option for part in parts if isinstance(part, str) for option in options_of(part)}
     for option in given:
@@ -124,4 +128,12 @@ def _combined(steps: list[Step]) -> Partition:
             named = " and ".join(type(step).__name__.lower() for step in found)
             raise ConfigError(f"{named} both say {kind}; keep one of them")
     transforms = tuple(step for step in steps if isinstance(step, Transform))
+    columns = [step for step in steps if isinstance(step, Columns)]
+    if columns:
+        if len(steps) > 1:
+            raise ConfigError(
+                "the partition 'features' gives every client columns of all rows and stands alone; for rows whose "
+                "features differ from client to client use 'feature-skew'"
+            )
+        return Partition(Iid(), columns=columns[0])
     return Partition(owners[0] if owners else Iid(), sizes[0] if sizes else None, transforms)

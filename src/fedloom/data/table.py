@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedloom.errors import DataError
+from fedloom.federation.blocks import Blocks
 from fedloom.federation.data import Task
 
 
@@ -18,7 +19,7 @@ class Table:
     ``y`` has the shape that :class:`~fedloom.federation.data.FederatedData` asks for its task; images are
     (rows, channels, height, width). ``groups`` is the natural client of each row (its writer, its station), named by
     ``group_names``; ``time`` says when a row was seen; ``published_split`` is True where the publisher counts the row
-    as a test row; ``ids`` are the publisher's row numbers.
+    as a test row; ``ids`` are the publisher's row numbers. ``blocks`` are the columns that parties of these names hold.
     """
 
     name: str
@@ -31,6 +32,8 @@ class Table:
     time: Tensor | None = None
     published_split: Tensor | None = None
     ids: Tensor | None = None
+    blocks: Blocks | None = None
+    block_names: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:

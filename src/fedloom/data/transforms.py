@@ -32,7 +32,7 @@ class Transform(ABC):
 
 
 @dataclass(frozen=True)
-class Features(Transform):
+class FeatureSkew(Transform):
     """Feature skew: each client has its own level, evenly spread over the clients in random order.
 
     * "noise": x + level · N(0, 1), levels from 0 to ``strength`` (in deviations of all x)

@@ -51,7 +51,9 @@ class Evaluation:
     """Another model, such as the centrally trained one: adds the fidelity, the mean distance of the outputs to its."""
 
     def clients(self, data: FederatedData) -> Ints:
-        """Who is judged: the chosen clients that have rows in the split."""
+        """Who is judged: the chosen clients that have rows in the split; of parties that share them, the first."""
+        if data.layout == "features":
+            return np.zeros(int(data.splits[self.split].sizes[0] > 0), dtype=np.int64)
         roles = {"source": (SOURCE,), "target": (TARGET,), "all": (SOURCE, TARGET)}[self.on]
         ids = torch.cat([data.with_role(role) for role in roles]).sort().values
         chosen: Ints = ids[data.splits[self.split].sizes[ids] > 0].numpy()
@@ -60,6 +62,11 @@ class Evaluation:
     def check(self, data: FederatedData) -> None:
         """Refuses what cannot be judged, before any work."""
         metrics_for(data.task, self.metrics)
+        if data.layout == "features" and self.model in ("personal", "adapted"):
+            raise ConfigError(
+                f"{self.name}: model = {self.model!r}, but where clients hold columns only all of them together have a "
+                "model; set model = 'global'"
+            )
         needed = [self.split] + ([self.adapt_split] if self.model == "adapted" else [])
         for split in needed:
             if split not in data.splits:

@@ -21,12 +21,14 @@ from fedloom.engine.store import MemoryStore
 from fedloom.errors import ClientError, ConfigError
 from fedloom.execution import Executor, Worker
 from fedloom.execution.worker import Result, Task
-from fedloom.federation.data import POOL, SOURCE
+from fedloom.federation.data import POOL, SOURCE, FederatedData
+from fedloom.federation.losses import Labels
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
+from fedloom.methods import name_of
 from fedloom.methods.method import Context, Method, check_parameters, stateful
-from fedloom.types import Message, State
+from fedloom.types import Message, State, Vector
 
 Ints = npt.NDArray[np.int64]
 Row = dict[str, Any]
@@ -65,6 +67,7 @@ class Setting:
         """Refuses what cannot be, before any work."""
         data, method = self.problem.data, self.method
         check_parameters(method)
+        check_layout(method, data)
         method.check(self.problem)
         self.channel.check(type(method).__name__, method.exact)
         self.fleet.check()
@@ -98,6 +101,7 @@ class Rounds:
         self.candidates: Ints = self.problem.data.with_role(role).numpy()
         self.sizes = self.problem.data.splits["train"].sizes
         self.stack = setting.stack or self.problem.stack_size(method.local_batch)
+        self.labels = _labels(self.problem) if method.layout == "features" else None
         self.theta0 = self.problem.model.init(Draw(setting.seed).key("model"), self.problem.dtype)
         self.state: State = method.server_init(self.context(0))
         self.clocks = Clocks()
@@ -107,7 +111,18 @@ class Rounds:
     def context(self, t: int) -> Context:
         """What the server knows in round t."""
         model, draw = self.problem.model, Draw(self.setting.seed, t)
-        return Context(t, len(self.candidates), self.sizes, model.slices, self.theta0, draw)
+        return Context(t, len(self.candidates), self.sizes, model.slices, self.theta0, draw, self.labels)
+
+    def theta(self) -> Vector:
+        """The model as it is now; where parties hold parts of it, the sum of all parts."""
+        method = self.setting.method
+        own = method.model(self.state)
+        clients = self.store.clients()
+        if method.layout != "features" or len(clients) == 0:
+            return own
+        memory, _ = self.store.gather(clients)
+        device = self.problem.device(clients.numpy(), Draw(self.setting.seed, self.clocks.round))
+        return own + method.personal(device, self.state, memory).sum(0)
 
     def step(self) -> Row:
         """One round: select, broadcast, client update, aggregate, server update."""
@@ -115,7 +130,7 @@ class Rounds:
         method, fleet = self.setting.method, self.fleet
         ctx = self.context(self.clocks.round)
         candidates = fleet.reachable(self.candidates, ctx.draw)
-        clients = self.setting.select.pick(candidates, ctx) if method.layout == "rows" else self.candidates
+        clients = self.setting.select.pick(candidates, ctx) if method.layout != "pooled" else self.candidates
         ids = torch.from_numpy(clients)
         received, own = method.broadcast(self.state, ids), method.unicast(self.state, ids)
         harvest = Harvest(clients, self._down(received, own))
@@ -220,7 +235,9 @@ class Rounds:
         tasks: list[Task] = [{"clients": part, "round": self.clocks.round, **how} for part in parts]
         if evaluation.reference is not None:
             tasks = [task | {"reference": evaluation.reference} for task in tasks]
-        if evaluation.model != "global":
+        if data.layout == "features":
+            tasks = [task | {"theta": self.theta()} for task in tasks]
+        elif evaluation.model != "global":
             tasks = [task | self._remembered(part) for task, part in zip(tasks, parts, strict=True)]
         results: list[Result] = [{}] * len(tasks)
         for number, result in self.executor.map("evaluate", self.state, tasks):
@@ -232,7 +249,7 @@ class Rounds:
 
     def gradients(self) -> dict[str, float]:
         """How much the clients' gradients differ at the model as it is now."""
-        found = gradient_measures(self.setting.problem, self.setting.method.model(self.state))
+        found = gradient_measures(self.setting.problem, self.theta())
         return {f"gradient_{name}": value for name, value in found.items()}
 
     def measures(self) -> dict[str, float]:
@@ -290,6 +307,26 @@ class Harvest:
             ids = torch.from_numpy(self.clients)[kept]
             columns = {key: value[kept] for key, value in self.columns.items()}
         return Replies(ids, sizes[ids], columns)
+
+
+def check_layout(method: Method, data: FederatedData) -> None:
+    """Refuses a method whose clients hold something else than the clients of these data do."""
+    name = name_of(method)
+    if method.layout == "rows" and data.layout == "features":
+        raise ConfigError(
+            f"{name} trains clients that hold rows with their labels, but the clients of {data.name!r} hold columns of "
+            "the same rows (partition = 'features'); use sharing-admm, or a partition by rows such as 'iid'"
+        )
+    if method.layout == "features" and data.layout == "rows":
+        raise ConfigError(
+            f"{name} trains clients that hold columns of the same rows, but the clients of {data.name!r} hold rows; "
+            "set partition = 'features', or use a method for rows, such as admm"
+        )
+
+
+def _labels(problem: Problem) -> Labels:
+    """What the server of a vertical federation holds: the labels of the training rows, in the parties' order."""
+    return Labels(problem.y[problem.data.splits["train"][0]], problem.loss)
 
 
 _HOW = ("split", "model", "metrics", "adapt_split", "adapt_steps", "adapt_lr")

@@ -133,8 +133,9 @@ def train(
         walk.go()
         summary = walk.summary(label or name_of(method))
         notes = ([saved.note] if saved is not None and saved.note else []) + history.notes
-        theta = method.model(engine.state)
-        return Run(theta, engine.state, history.rows, summary, folder.path if folder is not None else None, notes)
+        return Run(
+            engine.theta(), engine.state, history.rows, summary, folder.path if folder is not None else None, notes
+        )
 
 
 class _Walk:
@@ -242,7 +243,7 @@ class _Walk:
         if self.verdict is None and engine.evaluations:  # resumed after the last round, before it was summed up
             self.verdict = engine.evaluate(engine.evaluations[0])
         spread = self.verdict.summary() if self.verdict is not None else {}
-        theta = setting.method.model(engine.state)
+        theta = engine.theta()
         clocks = asdict(engine.clocks)
         summary = {
             "label": label,

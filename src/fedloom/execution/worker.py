@@ -83,8 +83,8 @@ class Worker:
         ids = task["clients"]
         device = self.problem.device(ids, Draw(self.seed, task["round"]))
         split, which = task["split"], task["model"]
-        theta = self.method.model(shared)
-        if which != "global":
+        theta = task["theta"] if "theta" in task else self.method.model(shared)
+        if which != "global" and "theta" not in task:
             own = self.method.unicast(shared, torch.from_numpy(ids))
             received = {**self.method.broadcast(shared, torch.from_numpy(ids)), **own}
             theta = self.method.personal(device, shared, self._memory(device, received, {**task, "unicast": own}))

@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 import torch
 
 from fedloom.data import Table
+from fedloom.engine.rounds import check_layout
 from fedloom.engine.run import Progress, Run, train
 from fedloom.experiment.data import read_data
 from fedloom.experiment.faults import Faults, about
@@ -81,8 +82,9 @@ class Experiment:
             with faults.collecting(("channel",)):
                 channel[0].check(self.method_name, method.exact)
         faults.stop()
-        self.top, self.data_plan, self.model_plan = _sure(top), _sure(plan), _sure(model)
+        self.data_plan, self.model_plan = _sure(plan), _sure(model)
         self.method, self.selection, self.execution = _sure(method), _sure(selection), _sure(execution)
+        self.top = _sure(top).settled(self.method)
         self.fleet, self._fleet_written = _sure(fleet)
         self.channel, self._channel_written = _sure(channel)
 
@@ -125,7 +127,7 @@ class Experiment:
         data = self.data()
         with about(self.settings, ("model", "name"), ("model",), ("data", "name")):
             model = build_model(_sure(plan.name), data, **plan.options)
-            return Problem(data, model, plan.loss, getattr(torch, self.top.dtype))
+            return Problem(data, model, plan.loss, getattr(torch, _sure(self.top.dtype)))
 
     @property
     def candidates(self) -> int:
@@ -141,6 +143,8 @@ class Experiment:
                 ("selection", "per_round"),
                 f"cannot be: {self.candidates} clients can take part; choose 1 to {self.candidates}",
             )
+        with faults.collecting(("method", "name"), ("data", "partition"), ("method",)):
+            check_layout(self.method, self.data())
         with faults.collecting(("model", "loss")):
             loss_for(self.data().task, self.model_plan.loss)
         several = isinstance(self.settings.values.get("evaluation"), list)

@@ -38,10 +38,14 @@ class Top:
     """What the run is called in reports; none: as its method."""
     seed: int = 0
     """Of everything that is random."""
-    rounds: Count = 50
-    """How many rounds."""
-    dtype: Literal["float32", "float64"] = "float32"
-    """The numbers of the model."""
+    rounds: Count | None = None
+    """How many rounds; none: what is usual for the method, 50 for most."""
+    dtype: Literal["float32", "float64"] | None = None
+    """The numbers of the model; none: what is usual for the method, float32 for most."""
+
+    def settled(self, method: Method) -> Top:
+        """With nothing left open."""
+        return replace(self, rounds=self.rounds or method.usual_rounds, dtype=self.dtype or method.usual_dtype)
 
 
 @dataclass(frozen=True)
@@ -101,10 +105,10 @@ class ModelPlan:
     loss: str
 
     def settled(self, data: FederatedData) -> ModelPlan:
-        """With a network chosen: linear for regression and for few features, else an mlp with one hidden layer."""
+        """With a network chosen: linear for columns, for regression and for few features, else an mlp."""
         if self.name is not None:
             return self
-        small = data.task == "regression" or data.x[0].numel() < 30
+        small = data.layout == "features" or data.task == "regression" or data.x[0].numel() < 30
         name = "linear" if small else "mlp"
         return replace(self, name=name, options=network_form(name).read({})[0])
 

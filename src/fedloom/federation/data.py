@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedloom.federation.blocks import Blocks
 from fedloom.federation.ragged import Ragged
 
 Task = Literal["classification", "binary", "multilabel", "regression"]
@@ -19,7 +20,8 @@ class FederatedData:
     """Rows ``x``, ``y`` of all clients, and for every split the rows that each client owns.
 
     ``splits`` has "train" and "test"; "support" and "query" halve "train", "test-support" and "test-query" halve
-    "test" (for adaptation: fit on the support, judge on the query). A row belongs to one client at the most.
+    "test" (for adaptation: fit on the support, judge on the query). A row belongs to one client at the most, unless
+    there are ``blocks``: then clients hold different columns of the same rows, and the server holds the labels.
 
     * classification: y int64 (rows,), ``classes`` names the labels 0, 1, …
     * binary: y float (rows, 1) of 0 and 1
@@ -36,11 +38,17 @@ class FederatedData:
     roles: Tensor | None = None
     names: tuple[str, ...] | None = None
     notes: tuple[str, ...] = field(default=())
+    blocks: Blocks | None = None
 
     @property
     def clients(self) -> int:
         """How many clients there are."""
         return len(self.splits["train"])
+
+    @property
+    def layout(self) -> Literal["rows", "features"]:
+        """What clients hold: rows of their own, or columns of rows that all share."""
+        return "rows" if self.blocks is None else "features"
 
     @property
     def outputs(self) -> int:
@@ -75,8 +83,9 @@ class FederatedData:
     def with_pool(self) -> FederatedData:
         """The same federation and one more client, of role POOL, that holds the training rows of all sources."""
         splits = {}
+        holders = self.with_role(SOURCE) if self.blocks is None else [0]  # what is shared is there once
         for split, ragged in self.splits.items():
-            rows = [ragged[int(i)] for i in self.with_role(SOURCE)] if split in ("train", "support", "query") else []
+            rows = [ragged[int(i)] for i in holders] if split in ("train", "support", "query") else []
             union = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
             every = torch.arange(int(ragged.offsets[-1])) if ragged.rows is None else ragged.rows
             offsets = torch.cat([ragged.offsets, ragged.offsets[-1:] + len(union)])
@@ -84,4 +93,5 @@ class FederatedData:
         roles = torch.zeros(self.clients, dtype=torch.int8) if self.roles is None else self.roles
         roles = torch.cat([roles, torch.tensor([POOL], dtype=roles.dtype)])
         names = None if self.names is None else (*self.names, "pool")
-        return replace(self, splits=splits, roles=roles, names=names)
+        blocks = None if self.blocks is None else self.blocks.with_all(self.x[0].numel())
+        return replace(self, splits=splits, roles=roles, names=names, blocks=blocks)

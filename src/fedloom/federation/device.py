@@ -12,10 +12,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedloom.federation import parties
 from fedloom.federation.batches import Plan, Step, steps_of
 from fedloom.federation.kernels import Affine
 from fedloom.federation.optimisers import Optimiser
 from fedloom.federation.randomness import Draw
+from fedloom.federation.regularisers import Regulariser
 from fedloom.federation.solvers import Inner, prox
 from fedloom.types import Vector
 
@@ -174,6 +176,21 @@ class Device:
         (default: v).
         """
         return prox(self, v, rho, v if start is None else start, how)
+
+    def fit(self, b: Tensor, rho: float | Tensor, penalty: Regulariser, start: Tensor) -> Tensor:
+        """argmin (ρ/2)‖A_i x − b‖² + g(x), A_i being the columns that a party of a vertical federation holds.
+
+        x has shape (…, width, outputs), width being that of the widest block; b has shape (…, rows, outputs).
+        """
+        return parties.fit(self, b, rho, penalty, start)
+
+    def scores(self, x: Tensor) -> Tensor:
+        """A_i x: the party's share of the outputs for the training rows, shape (…, rows, outputs)."""
+        return parties.scores(self, x)
+
+    def part(self, x: Tensor) -> Vector:
+        """The party's x at its places in θ: the model of all is the sum of these."""
+        return parties.part(self, x)
 
     def _one_by_one(self, theta: Vector, lr: float | Tensor, *how: Any) -> tuple[Vector, Tensor]:
         """``sgd`` of a stack whose model cannot walk in step: client after client."""

@@ -1,18 +1,25 @@
 """Losses of one row, with their slope in the model's output.
 
 The slope is written out, and not left to autograd, because stacks of small models spend most of their time there.
-A loss is a mean over a row's columns and, for a client, a mean over its rows.
+A loss is a mean over a row's columns and, for a client, a mean over its rows. Its proximal step, row by row, is what
+ADMM needs where the outputs are a sum over parties.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedloom.errors import ConfigError
 from fedloom.federation.data import Task
+from fedloom.federation.regularisers import soft_threshold
+
+_NEWTON = 100  # steps that a proximal step may take; it needs about ten
+_HALVINGS = 30
 
 
 class Loss(ABC):
@@ -31,6 +38,10 @@ class Loss(ABC):
     def slope(self, out: Tensor, y: Tensor) -> Tensor:
         """∂ℓ/∂out of each row, shape (..., rows, columns)."""
 
+    def prox(self, v: Tensor, y: Tensor, t: float | Tensor) -> Tensor:
+        """argmin t·ℓ(s, y) + ½‖s − v‖² over s, of each row; v has shape (rows, columns)."""
+        raise ConfigError(f"the loss {self.name!r} has no proximal step; choose one of {', '.join(with_prox())}")
+
 
 class CrossEntropy(Loss):
     """−log softmax(out)[y] for labels y = 0, 1, …"""
@@ -44,6 +55,20 @@ class CrossEntropy(Loss):
     def slope(self, out: Tensor, y: Tensor) -> Tensor:
         p = torch.softmax(out, -1)
         return p.scatter_add_(-1, y.unsqueeze(-1), p.new_full((), -1.0).expand(*y.shape, 1))
+
+    def prox(self, v: Tensor, y: Tensor, t: float | Tensor) -> Tensor:
+        """Newton's method: the Hessian I + t(diag p − ppᵀ) is diagonal but for one term."""
+        s = v.clone()
+        g = t * self.slope(s, y)
+        for _ in range(_NEWTON):
+            p = torch.softmax(s, -1)
+            inverse = 1 / (1 + t * p)
+            share = (p * inverse * g).sum(-1, keepdim=True) / (p * inverse).sum(-1, keepdim=True)
+            step = inverse * (g + t * p * share)
+            if bool((step.abs() <= _steps_end(s)).all()):
+                return s - step
+            s, g = _damped(lambda at: t * self.slope(at, y) + at - v, s, g, step)
+        return s
 
 
 class Binary(Loss):
@@ -62,6 +87,24 @@ class Binary(Loss):
         slope = torch.sigmoid(out).sub_(y).masked_fill_(torch.isnan(y), 0)
         return slope if y.shape[-1] == 1 else slope / (~torch.isnan(y)).sum(-1, keepdim=True).clamp(min=1)
 
+    def prox(self, v: Tensor, y: Tensor, t: float | Tensor) -> Tensor:
+        """Newton's method on m − cσ(−m) = ±v for the margin m, from where its steps go one way only: that of the root.
+
+        The left side is convex below 0 and concave above it, so the side of 0 on which the root is decides.
+        """
+        known = (~torch.isnan(y)).to(v.dtype)
+        c = t * known / known.sum(-1, keepdim=True).clamp(min=1)
+        sign = 2 * torch.nan_to_num(y) - 1
+        w = sign * v
+        m = torch.where(w > -c / 2, w.clamp(min=0), (w + c).clamp(max=0))
+        for _ in range(_NEWTON):
+            p = torch.sigmoid(-m)
+            step = (m - c * p - w) / (1 + c * p * (1 - p))
+            m = m - step
+            if bool((step.abs() <= _steps_end(m)).all()):
+                break
+        return sign * m
+
 
 class Hinge(Loss):
     """max(0, 1 − s·out) with s = 2y − 1 for y of 0 and 1."""
@@ -75,6 +118,11 @@ class Hinge(Loss):
     def slope(self, out: Tensor, y: Tensor) -> Tensor:
         s = 2 * y - 1
         return torch.where(s * out < 1, -s, torch.zeros_like(s)) / y.shape[-1]
+
+    def prox(self, v: Tensor, y: Tensor, t: float | Tensor) -> Tensor:
+        """As far as the margin asks, and not beyond it."""
+        s = 2 * y - 1
+        return v + s * torch.minimum((1 - s * v).clamp(min=0), torch.as_tensor(t / y.shape[-1], dtype=v.dtype))
 
 
 class Squared(Loss):
@@ -90,6 +138,11 @@ class Squared(Loss):
     def slope(self, out: Tensor, y: Tensor) -> Tensor:
         return (out - y) / y.shape[-1]
 
+    def prox(self, v: Tensor, y: Tensor, t: float | Tensor) -> Tensor:
+        """A point between v and y."""
+        c = t / y.shape[-1]
+        return (v + c * y) / (1 + c)
+
 
 class Absolute(Loss):
     """|out − y|."""
@@ -102,6 +155,10 @@ class Absolute(Loss):
 
     def slope(self, out: Tensor, y: Tensor) -> Tensor:
         return torch.sign(out - y) / y.shape[-1]
+
+    def prox(self, v: Tensor, y: Tensor, t: float | Tensor) -> Tensor:
+        """Towards y, and not beyond it."""
+        return y + soft_threshold(v - y, t / y.shape[-1])
 
 
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (CrossEntropy(), Binary(), Hinge(), Squared(), Absolute())}
@@ -122,3 +179,45 @@ def loss_for(task: Task, name: str = "auto") -> Loss:
         fitting = ", ".join(loss.name for loss in LOSSES.values() if task in loss.tasks)
         raise ConfigError(f"the loss {name!r} does not fit {task} data; choose one of {fitting}")
     return LOSSES[name]
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """The labels of rows whose features others hold, as the server of a vertical federation has them."""
+
+    y: Tensor
+    loss: Loss
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def prox(self, v: Tensor, t: float | Tensor) -> Tensor:
+        """argmin t·ℓ(s, y) + ½‖s − v‖² of every row; v and s have shape (rows, outputs)."""
+        return self.loss.prox(v, self.y, t)
+
+
+def with_prox() -> list[str]:
+    """The names of the losses that have a proximal step."""
+    return [loss.name for loss in LOSSES.values() if type(loss).prox is not Loss.prox]
+
+
+def _steps_end(s: Tensor) -> Tensor:
+    """The size at which another step of Newton's method changes nothing but rounding."""
+    bound: Tensor = 4 * torch.finfo(s.dtype).eps ** 0.75 * s.abs().clamp(min=1)
+    return bound
+
+
+def _damped(gradient: Callable[[Tensor], Tensor], s: Tensor, g: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+    """s − step and the gradient there; of a row whose slope would turn too steeply, ½, ¼, … of the step.
+
+    Slopes are compared, not values: near the end values differ by less than their rounding.
+    """
+    downhill, t = (g * step).sum(-1, keepdim=True), torch.ones_like(g[..., :1])
+    for _ in range(_HALVINGS):
+        there = s - t * step
+        slope = gradient(there)
+        steep = (slope * step).sum(-1, keepdim=True) < -downhill / 2
+        if not bool(steep.any()):
+            break
+        t = torch.where(steep, t / 2, t)
+    return there, slope

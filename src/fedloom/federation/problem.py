@@ -17,8 +17,9 @@ from fedloom.federation.device import Device
 from fedloom.federation.kernels import kernel_for
 from fedloom.federation.losses import loss_for
 from fedloom.federation.model import Model, check_fit
+from fedloom.federation.parties import Party
 from fedloom.federation.randomness import Draw
-from fedloom.federation.solvers import SpectrumCache
+from fedloom.federation.solvers import Cache, Spectrum
 
 _STACK_FLOPS = 8e7  # a step of a stack should do about this much, so that the cost of starting an operation is small
 _STACK_NUMBERS = 2_000_000  # … but its weights should stay near the cache
@@ -38,17 +39,21 @@ class Problem:
         _refuse_infinite(self.data)
         check_fit(model, self.x[:2], data.outputs, dtype)
         self.kernel = kernel_for(model, self.loss, dtype)
-        self.spectra = SpectrumCache()
-        """Clients' quadratics as exact solvers want them, for this process."""
+        self._forget()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the kernel and the spectra: they belong to one process."""
-        return {key: value for key, value in self.__dict__.items() if key not in ("kernel", "spectra")}
+        """Without the kernel and what was worked out for it: they belong to one process."""
+        return {key: value for key, value in self.__dict__.items() if key not in ("kernel", "spectra", "parties")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.kernel = kernel_for(self.model, self.loss, self.dtype)
-        self.spectra = SpectrumCache()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin anew with what solvers work out once for each client of this process."""
+        self.spectra: Cache[Spectrum] = Cache()
+        self.parties: Cache[Party] = Cache()
 
     @property
     def x(self) -> Tensor:
@@ -71,7 +76,7 @@ class Problem:
     def _on(self, data: FederatedData) -> Problem:
         other = copy.copy(self)
         other.data = data
-        other.spectra = SpectrumCache()  # its clients have other rows
+        other._forget()  # its clients have other rows
         return other
 
     def device(

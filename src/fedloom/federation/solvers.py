@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -102,11 +103,10 @@ def prox(device: Device, v: Vector, rho: float | Tensor, start: Vector, how: Inn
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """One client's quadratic, ready for every ρ.
+    """A matrix A, ready for least squares with every right-hand side and every ridge.
 
-    With A the rows that count for 1/(n·columns) each, including a column of ones for a bias, and b the labels: for
-    fewer rows than coordinates, AAᵀ = U diag(s) Uᵀ, ``basis`` = UᵀA and ``target`` = Uᵀb; otherwise
-    AᵀA = V diag(s) Vᵀ, ``basis`` = Vᵀ and ``target`` = VᵀAᵀb.
+    For fewer rows than coordinates AAᵀ = U diag(s) Uᵀ and ``basis`` = UᵀA; otherwise AᵀA = V diag(s) Vᵀ and
+    ``basis`` = Vᵀ. ``target`` is Uᵀb or VᵀAᵀb for a b that does not change.
     """
 
     basis: Tensor
@@ -114,35 +114,75 @@ class Spectrum:
     target: Tensor
     wide: bool
 
+    @staticmethod
+    def of(a: Tensor, b: Tensor) -> Spectrum:
+        """By an eigendecomposition of the smaller of AAᵀ and AᵀA."""
+        wide = a.shape[0] < a.shape[1]
+        values, vectors = torch.linalg.eigh(a @ a.T if wide else a.T @ a)
+        values = values.clamp(min=0)[:, None]
+        if wide:
+            return Spectrum(vectors.T @ a, values, vectors.T @ b, True)
+        return Spectrum(vectors.T.contiguous(), values, vectors.T @ (a.T @ b), False)
+
     def numbers(self) -> int:
         """How much memory it takes."""
         return self.basis.numel() + self.values.numel() + self.target.numel()
 
+    def near(self, c: Tensor, rho: float | Tensor) -> Tensor:
+        """argmin ½‖Ax − b‖² + (ρ/2)‖x − c‖², ρ > 0."""
+        if self.wide:
+            return c - self.basis.T @ ((self.basis @ c - self.target) / (self.values + rho))
+        return self.basis.T @ ((self.target + rho * (self.basis @ c)) / (self.values + rho))
 
-class SpectrumCache:
-    """The spectra of the clients seen last in this process, within a bound on their memory."""
+    def ridge(self, g: Tensor, t: float | Tensor) -> Tensor:
+        """argmin ½‖Ax − b‖² + (t/2)‖x‖² from g = Aᵀb; for t = 0 the shortest of the solutions."""
+        bent = self.values * (self.values + t) if self.wide else self.values + t
+        noise = torch.finfo(g.dtype).eps * len(self.values) * bent.amax().clamp(min=torch.finfo(g.dtype).tiny)
+        return self.basis.T @ torch.where(bent > noise, self.basis @ g / bent, 0)
+
+    def bend(self, x: Tensor) -> Tensor:
+        """AᵀAx."""
+        moved = self.basis @ x
+        return self.basis.T @ (moved if self.wide else self.values * moved)
+
+
+class Kept(Protocol):
+    """What a cache can hold."""
+
+    def numbers(self) -> int:
+        """How much memory it takes."""
+
+
+T = TypeVar("T", bound=Kept)
+
+
+class Cache(Generic[T]):
+    """What was worked out for the clients seen last in this process, within a bound on the memory."""
 
     def __init__(self, most: int = _CACHE_NUMBERS) -> None:
         self.most = most
         self.held = 0
-        self.spectra: OrderedDict[int, Spectrum] = OrderedDict()
+        self.kept: OrderedDict[int, T] = OrderedDict()
 
-    def get(self, device: Device, client: int) -> Spectrum:
-        """A client's spectrum, computed on the first request and after having been pushed out."""
-        found = self.spectra.get(client)
+    def get(self, client: int, make: Callable[[], T]) -> T:
+        """A client's, made on the first request and after having been pushed out."""
+        found = self.kept.get(client)
         if found is not None:
-            self.spectra.move_to_end(client)
+            self.kept.move_to_end(client)
             return found
-        found = _spectrum(device, client)
-        self.spectra[client] = found
+        found = make()
+        self.kept[client] = found
         self.held += found.numbers()
-        while self.held > self.most and len(self.spectra) > 1:
-            self.held -= self.spectra.popitem(last=False)[1].numbers()
+        while self.held > self.most and len(self.kept) > 1:
+            self.held -= self.kept.popitem(last=False)[1].numbers()
         return found
 
 
 def _spectrum(device: Device, client: int) -> Spectrum:
-    """From one client's own rows alone, so that its bits do not depend on who else is in the stack."""
+    """From one client's own rows alone, so that its bits do not depend on who else is in the stack.
+
+    A are the rows, which count for 1/(n·columns) each, with a column of ones for a bias, and b the labels.
+    """
     problem = device.problem
     layer = linear_layer(problem)
     rows = problem.device(client, device.draw).rows()
@@ -150,13 +190,7 @@ def _spectrum(device: Device, client: int) -> Spectrum:
     if layer is not None and layer.bias is not None:
         z = torch.cat([z, z.new_ones(len(z), 1)], 1)
     scale = (rows.weight / y.shape[-1]).sqrt().unsqueeze(-1)
-    a, b = z * scale, y * scale
-    wide = a.shape[0] < a.shape[1]
-    values, vectors = torch.linalg.eigh(a @ a.T if wide else a.T @ a)
-    values = values.clamp(min=0)
-    if wide:
-        return Spectrum(vectors.T @ a, values[:, None], vectors.T @ b, True)
-    return Spectrum(vectors.T.contiguous(), values[:, None], vectors.T @ (a.T @ b), False)
+    return Spectrum.of(z * scale, y * scale)
 
 
 def _least_squares(device: Device, v: Vector, rho: Tensor) -> Vector:
@@ -166,7 +200,7 @@ def _least_squares(device: Device, v: Vector, rho: Tensor) -> Vector:
     processor's cache when it is needed a second time, and nothing is copied.
     """
     cache = device.problem.spectra
-    spectra = [cache.get(device, int(client)) for client in device.clients]
+    spectra = [cache.get(int(client), partial(_spectrum, device, int(client))) for client in device.clients]
     device.evaluations += device.sizes()
     points = _matrices(device.problem, v)
     found = torch.empty_like(points)
@@ -178,11 +212,7 @@ def _least_squares(device: Device, v: Vector, rho: Tensor) -> Vector:
         r = rho[together].unsqueeze(-1)
         found[together] = torch.bmm(basis.mT, (target + r * torch.bmm(basis, points[together])) / (values + r))
     for i in sorted(set(range(len(spectra))).difference(together)):
-        one, c = spectra[i], points[i]
-        if one.wide:
-            found[i] = c - one.basis.T @ ((one.basis @ c - one.target) / (one.values + rho[i]))
-        else:
-            found[i] = one.basis.T @ ((one.target + rho[i] * (one.basis @ c)) / (one.values + rho[i]))
+        found[i] = spectra[i].near(points[i], rho[i])
     return _vectors(device.problem, found)
 
 

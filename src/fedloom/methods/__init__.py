@@ -15,6 +15,7 @@ from fedloom.methods.fedsgd import FedSGD
 from fedloom.methods.local import Local
 from fedloom.methods.method import Context, Method
 from fedloom.methods.scaffold import Scaffold
+from fedloom.methods.sharing_admm import SharingADMM
 
 __all__ = [
     "ADMM",
@@ -33,6 +34,7 @@ __all__ = [
     "Local",
     "Method",
     "Scaffold",
+    "SharingADMM",
     "lookup",
     "name_of",
     "register",
@@ -98,4 +100,11 @@ register("fedyogi", FedYogi, "optimisation", _REDDI, "Yogi at the server: steps 
 register("fedadam", FedAdam, "optimisation", _REDDI, "Adam at the server: steps by a fading average of squares")
 register("local", Local, "pole", "–", "every client alone, no cooperation")
 register("central", Central, "pole", "–", "all training data pooled in one place")
+register(
+    "sharing-admm",
+    SharingADMM,
+    "optimisation",
+    "Boyd et al., 2011",
+    "a linear model of columns that different parties hold (vertical)",
+)
 register("admm", ADMM, "optimisation", "Boyd et al., 2011", "exact local solves that agree by prices (consensus ADMM)")

@@ -19,11 +19,10 @@ from fedloom.federation.device import Device
 from fedloom.federation.problem import Problem
 from fedloom.federation.regularisers import Regulariser, RegulariserName, regulariser_for
 from fedloom.federation.replies import Replies, Weighting
+from fedloom.federation.residuals import Residuals, reported, settled
 from fedloom.federation.solvers import Inner, SolverName, linear_layer, solver_for
 from fedloom.methods.method import Context, Method
 from fedloom.types import Count, Fraction, Memory, Message, NonNegative, Positive, State, Vector
-
-_BALANCE, _FACTOR = 10.0, 2.0  # μ and τ of residual balancing
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class ADMM(Method):
     rho_by: Literal["common", "size"] = "common"
     """ "common": ρ for each client; "size": ρ·n_i/n̄ for client i."""
     adaptive: bool = False
-    """Double or halve ρ when one residual is ten times the other (residual balancing)."""
+    """Double or halve ρ when one relative residual is three times the other (residual balancing)."""
     adapt_rounds: Count = 100
     """Rounds after which an adaptive ρ stays as it is, so that it converges."""
     relaxation: Annotated[float, Interval(gt=0, lt=2)] = 1.0
@@ -98,7 +97,6 @@ class ADMM(Method):
     def server_init(self, ctx: Context) -> State:
         z, clients = ctx.theta0, len(ctx.sizes)
         owners = ctx.sizes[ctx.sizes > 0].double()
-        none = torch.tensor(-1.0, dtype=torch.float64)
         return {
             "z": z,
             "m": torch.zeros_like(z),  # Σ m_i over the clients that ever answered
@@ -106,9 +104,7 @@ class ADMM(Method):
             "rho": torch.tensor(self.rho, dtype=z.dtype),
             "rows": owners.mean().to(z.dtype),  # n̄
             "penalised": self._penalised(ctx),
-            "calm": torch.zeros(clients, dtype=torch.bool),  # who answered since the residuals became small
-            "primal": none,
-            "dual": none,
+            **Residuals.none(clients),
         }
 
     def client_init(self, device: Device, received: Message) -> Memory:
@@ -139,70 +135,54 @@ class ADMM(Method):
         z, who = state["z"], replies.clients
         sizes = ctx.sizes.double() / state["rows"].double()
         rho = self._rho(state["rho"].double(), sizes[who]).expand(len(who))
-        moved = replies.sum("dm")
-        m = state["m"] + moved + (rho - state["held"][who]).sum() * z
+        m = state["m"] + replies.sum("dm") + (rho - state["held"][who]).sum() * z
         held = state["held"].index_copy(0, who, rho)
-        seen = held > 0
-        weight = sizes[seen].sum() if self.weighting == "size" else seen.sum()
+        weight = sizes[held > 0].sum() if self.weighting == "size" else (held > 0).sum()
         v = m / held.sum()
         after = self._regulariser().prox(v, weight / held.sum())  # argmin Σw_i g(z) − ⟨Σm_i, z⟩ + Σρ_i/2 ‖z‖²
         after = torch.where(state["penalised"], after, v)
-        step = after - z
-        towards = replies.sum("dm", 1 / (self.relaxation * rho))  # Σ (x_i − z)
-        share = float(seen.sum()) / len(who)  # those who did not answer are taken to be like those who did
-        gap = replies.sum("gap")[0] - 2 * towards @ step + len(who) * (step @ step)
-        primal = (gap.double().clamp(min=0) * share).sqrt()  # √Σ‖x_i − z⁺‖²
-        dual = held.square().sum().sqrt() * torch.linalg.vector_norm(step).double()  # √(Σρ_i²) ‖z⁺ − z‖
-        prices = (replies.sum("price")[0].double() * share).sqrt()
-        root = float(seen.sum()) ** 0.5
-        small = bool(primal <= self.stop * root * (1 + torch.linalg.vector_norm(after))) and bool(
-            dual <= self.stop * (root + prices)
-        )
-        calm = (state["calm"] if small else torch.zeros_like(state["calm"])).index_fill(0, who, small)
+        residuals = self._residuals(replies, rho, held, z, after)
+        adapts = self.adaptive and ctx.round < self.adapt_rounds
         return {
             **state,
+            **residuals.booked(state, who, self.stop),
             "z": after,
             "m": m,
             "held": held,
-            "rho": self._balanced(state["rho"], primal / root, dual / root, after)
-            if ctx.round < self.adapt_rounds
-            else state["rho"],
-            "calm": calm,
-            "primal": primal,
-            "dual": dual,
+            "rho": residuals.balanced(state["rho"], self._noise(z)) if adapts else state["rho"],
         }
+
+    def _residuals(self, replies: Replies, rho: Tensor, held: Tensor, z: Vector, after: Vector) -> Residuals:
+        """√Σ‖x_i − z⁺‖² and √(Σρ_i²)·‖z⁺ − z‖; who did not answer is taken to be like those who did."""
+        count, step = len(replies.clients), after - z
+        clients = (held > 0).sum().double()
+        towards = replies.sum("dm", 1 / (self.relaxation * rho))  # Σ (x_i − z)
+        gap = replies.sum("gap")[0] - 2 * towards @ step + count * (step @ step)
+        prices = replies.sum("price")[0].double().clamp(min=0)
+        return Residuals(
+            primal=(gap.double().clamp(min=0) * clients / count).sqrt(),
+            dual=held.square().sum().sqrt() * torch.linalg.vector_norm(step).double(),
+            primal_scale=clients.sqrt() * (1 + torch.linalg.vector_norm(after).double()),
+            dual_scale=clients.sqrt() + (prices * clients / count).sqrt(),
+        )
 
     def model(self, state: State) -> Vector:
         return state["z"]
 
     def done(self, state: State) -> bool:
         """Both residuals stayed small until every client that ever answered had answered again."""
-        return self.stop > 0 and bool((state["calm"] | (state["held"] == 0)).all()) and bool(state["calm"].any())
+        return self.stop > 0 and settled(state, state["held"] > 0)
 
     def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
-        if state["primal"] < 0:  # before the first round
-            return {"rho": float(state["rho"])}
-        return {
-            "primal_residual": float(state["primal"]),
-            "dual_residual": float(state["dual"]),
-            "rho": float(state["rho"]),
-        }
+        return {**reported(state), "rho": float(state["rho"])}
 
     def _rho(self, rho: Tensor, size: Tensor) -> Tensor:
         """ρ_i of clients of these sizes (relative to the mean)."""
         return rho * size if self.rho_by == "size" else rho
 
-    def _balanced(self, rho: Tensor, primal: Tensor, dual: Tensor, z: Vector) -> Tensor:
-        """ρ for the next round; prices are not scaled by it, so they stay as they are.
-
-        Residuals that are nothing but rounding, or what the solvers leave, say nothing about ρ.
-        """
-        noise = 100 * torch.finfo(z.dtype).eps * (1 + torch.linalg.vector_norm(z)) + 10 * self.tolerance / rho
-        if not self.adaptive or torch.maximum(primal, dual / rho) <= noise:
-            return rho
-        if primal > _BALANCE * dual:
-            return rho * _FACTOR
-        return rho / _FACTOR if dual > _BALANCE * primal else rho
+    def _noise(self, z: Vector) -> float:
+        """Relative residuals that are rounding, or what the solvers leave."""
+        return 100 * torch.finfo(z.dtype).eps + 10 * self.tolerance
 
     def _regulariser(self) -> Regulariser:
         return regulariser_for(self.regulariser, self.strength, self.l1_share, self.low, self.high)

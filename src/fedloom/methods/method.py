@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedloom.errors import ConfigError
 from fedloom.federation.device import Device
+from fedloom.federation.losses import Labels
 from fedloom.federation.model import Slice
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
@@ -29,6 +30,8 @@ class Context:
     slices: dict[str, Slice]
     theta0: Vector
     draw: Draw
+    labels: Labels | None = None
+    """The labels of the training rows, where the clients hold features and the server holds the labels."""
 
 
 class Method(ABC):
@@ -42,8 +45,13 @@ class Method(ABC):
     it, and a method cannot tell.
     """
 
-    layout: ClassVar[Literal["rows", "pooled"]] = "rows"
-    """Which federation it works on: clients that hold rows, or one pool that holds the rows of all sources."""
+    layout: ClassVar[Literal["rows", "features", "pooled"]] = "rows"
+    """Which federation it works on: clients that hold rows; clients that hold columns of the same rows, while the
+    server holds the labels; or one pool that holds all that the sources have."""
+    usual_rounds: ClassVar[int] = 50
+    """Rounds of an experiment that does not say how many."""
+    usual_dtype: ClassVar[Literal["float32", "float64"]] = "float32"
+    """The numbers of an experiment that does not say which."""
     reduce: ClassVar[Literal["sum", "each"]] = "sum"
     """"sum": the server needs only weighted sums of the replies; "each": it looks at single replies."""
     exact: ClassVar[bool] = False
@@ -82,7 +90,11 @@ class Method(ABC):
         """The server's step on the accepted replies."""
 
     def model(self, state: State) -> Vector:
-        """θ: the model that the server would hand out. Default: ``state["x"]``."""
+        """θ: the model that the server would hand out. Default: ``state["x"]``.
+
+        Where clients hold features it is the server's part of the model, the whole being the sum of it and of every
+        client's ``personal``.
+        """
         return state["x"]
 
     def personal(self, device: Device, state: State, memory: Memory) -> Vector:

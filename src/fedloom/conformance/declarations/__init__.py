@@ -8,6 +8,7 @@ from fedloom.conformance.declarations.admm import ADMM
 from fedloom.conformance.declarations.averaging import FEDAVG, FEDSGD
 from fedloom.conformance.declarations.corrections import FEDPROX, SCAFFOLD
 from fedloom.conformance.declarations.poles import CENTRAL, LOCAL
+from fedloom.conformance.declarations.vertical import SHARING_ADMM
 
 DECLARATIONS: dict[str, Declaration] = {
     "fedavg": FEDAVG,
@@ -22,4 +23,5 @@ DECLARATIONS: dict[str, Declaration] = {
     "local": LOCAL,
     "central": CENTRAL,
     "admm": ADMM,
+    "sharing-admm": SHARING_ADMM,
 }

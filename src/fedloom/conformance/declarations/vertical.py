@@ -1,0 +1,217 @@
+"""What is known of methods whose clients hold columns of the same rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.conformance.answers import Exactly, Invariant, Limit
+from fedloom.conformance.claims import Declaration
+from fedloom.conformance.declarations.admm import residuals
+from fedloom.conformance.drive import Walk, apart, recall
+from fedloom.conformance.problems import Floats, Known, vertical, vertical_table
+from fedloom.federation.blocks import Blocks
+from fedloom.federation.problem import Problem
+from fedloom.federation.ragged import Ragged
+
+
+@cache
+def hinge() -> Known:
+    """The two classes with a hinge loss."""
+    known = vertical("binary")
+    return replace(known, problem=Problem(known.problem.data, known.problem.model, "hinge", torch.float64))
+
+
+@cache
+def alone() -> Known:
+    """One party that holds every column, and a model without a bias: nobody to share with."""
+    known = vertical(bias=False)
+    rows = known.problem.data.splits["train"][0]
+    splits = {"train": Ragged.of([rows]), "test": Ragged.of([rows[:0]])}
+    data = replace(known.problem.data, splits=splits, blocks=Blocks.of([range(10)]))
+    return Known.of(Problem(data, known.problem.model, dtype=torch.float64), known.solver)
+
+
+def _table(known: Known) -> tuple[Floats, Floats, list[int]]:
+    """Rows and labels as the parties that count hold them together, and the numbers of their columns."""
+    data = known.problem.data
+    assert data.blocks is not None
+    columns = sorted(int(c) for client in known.clients for c in data.blocks.columns[int(client)])
+    rows = data.splits["train"][0]
+    return data.x[rows][:, columns].numpy(), data.y[rows].numpy(), columns
+
+
+def _theta(known: Known, weights: Floats, bias: Floats) -> Tensor:
+    """Weights of these columns (a row for each output) and a bias at their places in θ."""
+    columns = _table(known)[2]
+    matrix = np.zeros((len(weights), known.problem.x.shape[1]))
+    matrix[:, columns] = weights
+    return torch.from_numpy(np.concatenate([matrix.ravel(), bias]))
+
+
+def ridge(known: Known, method: Any) -> Tensor:
+    """The joint ridge regression, its bias not penalised, by the normal equations."""
+    x, y, _ = _table(known)
+    centre, mean = x.mean(0), y.mean(0)
+    gram = (x - centre).T @ (x - centre) / len(x) + method.strength * np.eye(x.shape[1])
+    w = np.linalg.solve(gram, (x - centre).T @ (y - mean) / len(x)).T
+    return _theta(known, w, mean - w @ centre)
+
+
+def elastic_net(known: Known, method: Any) -> Tensor:
+    """The joint elastic net (lasso), by scikit-learn's coordinate descent."""
+    from sklearn.linear_model import ElasticNet
+
+    x, y, _ = _table(known)
+    share = 1.0 if method.regulariser == "lasso" else method.l1_share
+    fit = ElasticNet(method.strength, l1_ratio=share, tol=1e-15, max_iter=1_000_000).fit(x, y[:, 0])
+    return _theta(known, fit.coef_[None], np.array([fit.intercept_]))
+
+
+def boxed(known: Known, method: Any) -> Tensor:
+    """Joint least squares with every weight between low and high, by SciPy's bounded least squares."""
+    from scipy.optimize import lsq_linear
+
+    x, y, _ = _table(known)
+    free = np.column_stack([x, np.ones(len(x))])
+    low, high = (np.append(np.full(x.shape[1], bound), end) for bound, end in ((method.low, -1e3), (method.high, 1e3)))
+    fit = lsq_linear(free, y[:, 0], (low, high), "bvls", tol=1e-15)
+    return _theta(known, fit.x[None, :-1], fit.x[-1:])
+
+
+def logistic(known: Known, method: Any) -> Tensor:
+    """The joint logistic regression with a ridge, of two classes or more, by scikit-learn's Newton method."""
+    from sklearn.linear_model import LogisticRegression
+
+    x, y, _ = _table(known)
+    fit = LogisticRegression(C=1 / (method.strength * len(x)), solver="newton-cholesky", tol=1e-14, max_iter=1000)
+    fit.fit(x, y.ravel())
+    return _theta(known, fit.coef_, fit.intercept_)
+
+
+def support_vectors(known: Known, method: Any) -> Tensor:
+    """The joint linear support vector machine: who is on the margin by scikit-learn's LIBSVM, then a linear system.
+
+    LIBSVM's own answer is good to six digits. With a_j the slope of row j's loss, strength·w = (1/n)Σ a_j s_j x_j and
+    Σ a_j s_j = 0; a_j is 1 inside the margin, 0 outside, and on it such that s_j(w·x_j + bias) = 1.
+    """
+    from sklearn.svm import SVC
+
+    x, y, _ = _table(known)
+    fit = SVC(kernel="linear", C=1 / (method.strength * len(x)), tol=1e-9).fit(x, y.ravel())
+    sides = 2 * y[:, 0] - 1
+    rows, margin = sides[:, None] * x, sides * fit.decision_function(x)
+    on, inside = np.abs(margin - 1) < 1e-4, margin < 1 - 1e-4
+    scale = 1 / (method.strength * len(x))
+    fixed, moving = scale * rows[inside].sum(0), scale * rows[on]
+    system = np.block([[rows[on] @ moving.T, sides[on][:, None]], [sides[on][None], np.zeros((1, 1))]])
+    found = np.linalg.solve(system, np.append(1 - rows[on] @ fixed, -sides[inside].sum()))
+    slopes, bias = found[:-1], found[-1:]
+    if not ((slopes > 0) & (slopes < 1)).all():
+        raise AssertionError("LIBSVM is mistaken about who is on the margin")
+    return _theta(known, (fixed + slopes @ moving)[None], bias)
+
+
+def own_columns_only(known: Known, method: Any) -> Tensor:
+    """What the first party alone would fit: where a sharing that does not share would end."""
+    return ridge(known.only(known.clients[:1]), method)
+
+
+def miscounted(walk: Walk) -> float:
+    """How far the server's sum of scores is from that of what the parties remember, and its bias."""
+    clients = walk.store.clients()
+    own = walk.state["own"][-walk.state["z"].shape[-1] :]
+    believed = recall(walk, clients)["s"].sum(0) if len(clients) else torch.zeros_like(walk.state["z"])
+    return apart(believed + own, walk.state["scores"])
+
+
+def unshared(walk: Walk) -> float:
+    """How far a run with a single party is from ordinary ADMM (Boyd et al., 3.1.1) on ½‖z − b‖² + r(x), z = Ax."""
+    known, method = alone(), walk.setting.method
+    a, b, _ = _table(known)
+    n, rho = len(a), method.rho / len(a)  # type: ignore[attr-defined]
+    x, z, u = np.zeros((10, 1)), np.zeros((n, 1)), np.zeros((n, 1))
+    for _ in range(walk.clocks.round):
+        x = np.linalg.solve(rho * a.T @ a + method.strength * np.eye(10), rho * a.T @ (z - u))  # type: ignore[attr-defined]
+        z = (b / n + rho * (a @ x + u)) / (1 / n + rho)
+        u = u + a @ x - z
+    return max(apart(walk.theta(), torch.from_numpy(x.ravel())), apart(walk.state["z"], torch.from_numpy(z)))
+
+
+def binary() -> Known:
+    """The two classes with a logistic loss."""
+    return vertical("binary")
+
+
+def sum_problem() -> Problem:
+    """The problem without its answers."""
+    return vertical().problem
+
+
+_ALL = ("sampled", "lost", "late", "quantised")
+_LASSO = {"regulariser": "lasso", "strength": 0.1}
+_NET = {"regulariser": "elastic-net", "strength": 0.2, "l1_share": 0.4}
+_LONG = {"stop": 0.0}
+
+SHARING_ADMM = Declaration(
+    claims=(
+        Limit(
+            "it finds the joint ridge regression",
+            vertical,
+            ridge,
+            _LONG,
+            rounds=600,
+            tolerance=1e-11,
+            hardships={name: Exactly(800) for name in _ALL},
+            not_at=own_columns_only,
+        ),
+        Limit("a fixed penalty finds it too", vertical, ridge, {**_LONG, "adaptive": False, "rho": 0.5}, 600, 1e-11),
+        Limit("lasso: as scikit-learn", vertical, elastic_net, {**_LONG, **_LASSO}, 600, 1e-8, not_at=ridge),
+        Limit("elastic net: as scikit-learn", vertical, elastic_net, {**_LONG, **_NET}, 400, 1e-8),
+        Limit("a box: as SciPy", vertical, boxed, {**_LONG, "regulariser": "box", "low": -0.2, "high": 0.3}, 600, 1e-8),
+        Limit(
+            "it finds the joint logistic regression",
+            binary,
+            logistic,
+            _LONG,
+            rounds=500,
+            tolerance=1e-8,
+            hardships={name: Exactly(800) for name in _ALL},
+        ),
+        Limit(
+            "three classes: as scikit-learn",
+            partial(vertical, "classification"),
+            logistic,
+            _LONG,
+            rounds=500,
+            tolerance=1e-8,
+        ),
+        Limit(
+            "hinge: the support vector machine",
+            hinge,
+            support_vectors,
+            {**_LONG, "strength": 0.1, "adaptive": False, "rho": 3.0},
+            rounds=1400,
+            tolerance=1e-8,
+        ),
+        Invariant("a single party makes it ordinary ADMM", lambda: alone().problem, unshared, {"adaptive": False}, 30),
+        Invariant(
+            "the server's sum is that of the parties",
+            sum_problem,
+            miscounted,
+            {},
+            30,
+            1e-11,
+            ("sampled", "lost", "quantised"),
+        ),
+        Invariant("both residuals vanish", sum_problem, residuals(500), _LONG, 510, 1e-9),
+    ),
+    divisible=False,
+    table=vertical_table,
+    images=None,
+)

@@ -1,0 +1,141 @@
+"""A party of a vertical federation: its columns of the rows that all share, and its regularised least squares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.errors import DataError
+from fedloom.federation.regularisers import ElasticNet, Regulariser
+from fedloom.federation.solvers import Spectrum, linear_layer
+from fedloom.types import Vector
+
+if TYPE_CHECKING:
+    from fedloom.federation.device import Device
+    from fedloom.federation.problem import Problem
+
+_STEPS = 10_000  # of the accelerated proximal gradient method, at most
+
+
+@dataclass(frozen=True, eq=False)
+class Party:
+    """A client's block A of the training rows, and its spectrum."""
+
+    a: Tensor
+    spectrum: Spectrum
+
+    @staticmethod
+    def of(problem: Problem, client: int) -> Party:
+        """From the client's own columns alone."""
+        assert problem.data.blocks is not None
+        rows = problem.data.splits["train"][client]
+        a = problem.x[rows].flatten(1)[:, problem.data.blocks.columns[client]].contiguous()
+        return Party(a, Spectrum.of(a, a.new_zeros(len(a), 1)))
+
+    def numbers(self) -> int:
+        """How much memory it takes."""
+        return self.a.numel() + self.spectrum.numbers()
+
+    def fit(self, b: Tensor, rho: float, penalty: Regulariser, start: Tensor) -> Tensor:
+        """argmin (ρ/2)‖Ax − b‖² + g(x), to rounding; x and b have a column for each output."""
+        g = self.a.T @ b
+        if isinstance(penalty, ElasticNet) and penalty.absolute == 0:
+            return self.spectrum.ridge(g, penalty.square / rho)
+        return self._accelerated(g, rho, penalty, start)
+
+    def _accelerated(self, g: Tensor, rho: float, penalty: Regulariser, x: Tensor) -> Tensor:
+        """Proximal gradient steps of 1/(largest eigenvalue), with a momentum that begins anew whenever it misleads."""
+        bound = float(self.spectrum.values.amax()) if self.spectrum.values.numel() else 0.0
+        if bound == 0:
+            return penalty.prox(torch.zeros_like(x), 0.0)
+        step, y, t = 1 / bound, x, 1.0
+        enough = 4 * torch.finfo(x.dtype).eps
+        for _ in range(_STEPS):
+            there = penalty.prox(y - step * (self.spectrum.bend(y) - g), step / rho)
+            moved = there - x
+            still = bool((moved.abs() <= enough * there.abs().clamp(min=1)).all())
+            if still and t == 1.0:
+                return there
+            if still or bool(((y - there) * moved).sum() > 0):
+                y, t = there, 1.0
+            else:
+                ahead = (1 + (1 + 4 * t * t) ** 0.5) / 2
+                y, t = there + (t - 1) / ahead * moved, ahead
+            x = there
+        return x
+
+
+def fit(device: Device, b: Tensor, rho: float | Tensor, penalty: Regulariser, start: Tensor) -> Tensor:
+    """argmin (ρ/2)‖A_i x − b‖² + g(x) of each client; x has shape (…, width, outputs), with zeros beyond its block."""
+    found = torch.zeros_like(start)
+    targets, starts, places = (value if device.stacked else value[None] for value in (b, start, found))
+    for i, party in enumerate(_parties(device)):
+        width = party.a.shape[1]
+        places[i, :width] = party.fit(targets[i], float(rho), penalty, starts[i, :width])
+    device.evaluations += device.sizes()
+    return found
+
+
+def scores(device: Device, x: Tensor) -> Tensor:
+    """A_i x of each client: its share of the outputs for the training rows, shape (…, rows, outputs)."""
+    weights = x if device.stacked else x[None]
+    found = torch.stack([party.a @ w[: party.a.shape[1]] for party, w in zip(_parties(device), weights, strict=True)])
+    return found if device.stacked else found[0]
+
+
+def part(device: Device, x: Tensor) -> Vector:
+    """The weights of each client's block at their places in θ, and zeros elsewhere."""
+    problem = device.problem
+    layer = linear_layer(problem)
+    assert layer is not None
+    assert problem.data.blocks is not None
+    weights = x if device.stacked else x[None]
+    theta = x.new_zeros(len(weights), problem.model.n)
+    matrices = theta[:, layer.weight.start : layer.weight.stop].view(len(weights), *layer.weight.shape)
+    for i, client in enumerate(device.clients):
+        columns = problem.data.blocks.columns[client]
+        matrices[i][:, columns] = weights[i, : len(columns)].T
+    return theta if device.stacked else theta[0]
+
+
+def predict_together(problem: Problem, theta: Vector, parties: Mapping[str, object]) -> Tensor:
+    """The outputs of a vertical federation's model for rows of which every party brings its own columns.
+
+    ``parties`` goes by the clients' names (or numbers) and holds for each the same rows in the same order; the sum of
+    their shares and the server's bias is the prediction, so none of them can be left out.
+    """
+    data = problem.data
+    if data.blocks is None:
+        raise DataError(f"the clients of {data.name!r} hold rows, not columns: any of them predicts alone")
+    blocks = dict(zip(map(data.label, range(data.clients)), data.blocks.columns, strict=True))
+    for name, columns in blocks.items():
+        if name not in parties:
+            raise DataError(
+                f"party {name!r} is missing, and with it {len(columns)} of the {data.x[0].numel()} columns: a "
+                f"prediction is the sum over all parties ({', '.join(blocks)}); ask it for its rows"
+            )
+    strangers = [name for name in parties if name not in blocks]
+    if strangers:
+        raise DataError(f"{strangers[0]!r} is no party of {data.name!r}; its parties are {', '.join(blocks)}")
+    brought = {name: torch.as_tensor(np.asarray(parties[name]), dtype=problem.dtype) for name in blocks}
+    rows = {name: len(part) for name, part in brought.items()}
+    x = torch.zeros(next(iter(rows.values())), data.x[0].numel(), dtype=problem.dtype)
+    for name, columns in blocks.items():
+        if brought[name].shape != (len(x), len(columns)):
+            raise DataError(
+                f"party {name!r} brings an array of shape {tuple(brought[name].shape)}; it holds {len(columns)} "
+                f"columns, and all must bring the same rows ({', '.join(f'{n}: {k}' for n, k in rows.items())})"
+            )
+        x[:, columns] = brought[name]
+    return problem.model(theta, x)
+
+
+def _parties(device: Device) -> list[Party]:
+    cache, problem = device.problem.parties, device.problem
+    return [cache.get(int(client), partial(Party.of, problem, int(client))) for client in device.clients]
