@@ -6,6 +6,7 @@ import multiprocessing
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from time import perf_counter
 from types import TracebackType
@@ -17,11 +18,17 @@ from benchmarks.workloads import WORKLOADS
 
 Run = Callable[[int], float]
 
+
+def _two_workers(method: str, workload: str) -> Run:
+    return ours.prepare(WORKLOADS[workload], method, executor="processes", workers=2)
+
+
 COMPETITORS: dict[str, Callable[[str], Run]] = {
     "fedloom": lambda name: ours.prepare(WORKLOADS[name]),
     "one process": lambda name: by_hand.one_process(WORKLOADS[name], threads=machine.cores()),
     "worker processes": lambda name: by_hand.worker_processes(WORKLOADS[name], workers=machine.cores()),
     "sgemm": lambda _: machine.sgemm(),
+    **{method: partial(_two_workers, method) for method in ours.METHODS},
 }
 
 

@@ -12,8 +12,10 @@ from benchmarks.workloads import Workload
 from fedloom.engine.run import train
 from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem
-from fedloom.methods.fedavg import FedAvg
+from fedloom.methods import FedAdam, FedAvg, FedProx, Method, Scaffold
 
+METHODS: dict[str, type[Method]] = {"fedavg": FedAvg, "fedadam": FedAdam, "fedprox": FedProx, "scaffold": Scaffold}
+"""The methods that are measured beside each other."""
 MANY = 1_000_000
 """Rounds of the run that is measured: so many that the run never ends by itself."""
 
@@ -55,16 +57,20 @@ class Gate:
         return self.wait() - start
 
 
-def prepare(workload: Workload) -> Callable[[int], float]:
-    """Sets the federation up; returns what runs k rounds and says how many seconds they took."""
+def prepare(workload: Workload, method: str = "fedavg", **how: Any) -> Callable[[int], float]:
+    """Sets the federation up; returns what runs k rounds and says how many seconds they took.
+
+    ``how`` are further arguments of ``train``.
+    """
     data = workload.data()
     problem = Problem(data, build_model(workload.network, data))
-    method = FedAvg(lr=workload.lr, batch=workload.batch, epochs=1)
+    settings: dict[str, Any] = {"lr": workload.lr, "batch": workload.batch, "epochs": 1}
     gate = Gate()
+    chosen = METHODS[method](**settings)
 
     def run_for_ever() -> None:
         try:
-            train(problem, method, rounds=MANY, seed=1, select=workload.per_round, evaluate=(), progress=gate)
+            train(problem, chosen, rounds=MANY, seed=1, select=workload.per_round, evaluate=(), progress=gate, **how)
         except Exception as error:
             gate.end(error)
 

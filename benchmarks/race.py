@@ -66,9 +66,9 @@ def race(name: str, seconds: float, block_seconds: float) -> dict[str, Any]:
         others = [stack.enter_context(Competitor(*entry)) for entry in entries[1:]]
         for other in others:
             other.ready()
-        lanes = {entries[0]: _lane(ours, block_seconds)}
+        lanes = {entries[0]: warmed(ours, block_seconds)}
         watch.stop()
-        lanes |= {(other.name, other.workload): _lane(other, block_seconds) for other in others}
+        lanes |= {(other.name, other.workload): warmed(other, block_seconds) for other in others}
         turns = 0
         while turns < LEAST_BLOCKS or perf_counter() < deadline:
             for lane in lanes.values():
@@ -79,7 +79,7 @@ def race(name: str, seconds: float, block_seconds: float) -> dict[str, Any]:
         return _figures(name, baseline, lanes) | memory
 
 
-def _lane(competitor: Competitor, block_seconds: float) -> Lane:
+def warmed(competitor: Competitor, block_seconds: float) -> Lane:
     """Warms a competitor up, and chooses how many rounds are a block of its."""
     return Lane(competitor, max(1, round(block_seconds / competitor.warm_up())))
 

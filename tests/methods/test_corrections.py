@@ -2,37 +2,73 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
 from fedloom.conformance import quadratics
+from fedloom.conformance.problems import classification
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import Distribution, Fleet
 from fedloom.engine.rounds import Rounds, Setting
 from fedloom.engine.run import train
-from fedloom.engine.selection import All
+from fedloom.engine.selection import All, Selection, Uniform
 from fedloom.engine.store import MemoryStore
 from fedloom.execution import Serial
 from fedloom.federation.problem import Problem
 from fedloom.methods import FedAvg, FedProx, Method, Scaffold
 
 
-def walk(problem: Problem, method: Method, rounds: int, fleet: Fleet | None = None) -> Rounds:
-    setting = Setting(problem, method, All(), fleet or Fleet(), evaluations=())
+def walk(
+    problem: Problem, method: Method, rounds: int, fleet: Fleet | None = None, select: Selection | None = None
+) -> Rounds:
+    setting = Setting(problem, method, select or All(), fleet or Fleet(), evaluations=())
     engine = Rounds(setting, Serial(), MemoryStore())
     for _ in range(rounds):
         engine.step()
     return engine
 
 
-def test_the_controls_of_scaffold_tend_to_the_gradients_at_the_optimum() -> None:
+@pytest.mark.parametrize("option", ["I", "II"])
+@pytest.mark.parametrize("select", [All(), Uniform(2)])
+def test_the_controls_of_scaffold_tend_to_the_gradients_at_the_optimum(option: Any, select: Selection) -> None:
     known = quadratics()
-    engine = walk(known.problem, Scaffold(lr=0.3, batch=None, steps=4), 400)
+    engine = walk(known.problem, Scaffold(lr=0.3, batch=None, steps=4, option=option), 800, select=select)
     best = known.minimiser("uniform")
     gradients = (known.hessians @ (best - known.optima).unsqueeze(-1)).squeeze(-1)
     memory, _ = engine.store.gather(torch.arange(len(gradients)))
     assert torch.allclose(memory["c"], gradients, atol=1e-11, rtol=0)
     assert gradients.abs().max() > 0.1
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_the_controls_of_scaffold_are_mean_gradients_of_the_local_steps_while_the_step_size_falls(steps: int) -> None:
+    """Option II in its own words: c_i is the mean of ∇f_i over the places where client i took its steps."""
+    known = quadratics()
+    method = Scaffold(lr="exponential:0.3:0.7", batch=None, steps=steps)
+    engine = walk(known.problem, method, 0)
+    ids, controls = torch.arange(len(known.clients)), torch.zeros_like(known.optima)
+    for t in range(6):
+        x, c, lr = engine.state["x"], engine.state["c"], 0.3 * 0.7**t
+        y, total = x.expand_as(known.optima), torch.zeros_like(known.optima)
+        for _ in range(steps):
+            g = (known.hessians @ (y - known.optima).unsqueeze(-1)).squeeze(-1)
+            y, total = y - lr * (g - controls + c), total + g
+        controls = total / steps
+        engine.step()
+        assert torch.allclose(engine.store.gather(ids)[0]["c"], controls, atol=1e-12, rtol=0)
+
+
+def test_the_server_of_scaffold_steps_by_its_schedule() -> None:
+    known = quadratics()
+    plain = Scaffold(lr=0.3, batch=None, steps=2)
+    falling = replace(plain, server_lr="exponential:1:0.5")
+    assert torch.equal(walk(known.problem, falling, 1).state["x"], walk(known.problem, plain, 1).state["x"])
+    first = walk(known.problem, plain, 1).state["x"]
+    full, half = (walk(known.problem, method, 2).state["x"] - first for method in (plain, falling))
+    assert torch.allclose(half, full / 2, atol=1e-14, rtol=0)
 
 
 def test_the_first_round_of_scaffold_is_that_of_fedavg() -> None:
@@ -62,6 +98,24 @@ def test_a_slow_client_of_fedprox_is_used_or_dropped_as_the_user_chooses() -> No
     assert all(row["accepted"] == row["selected"] for row in both["partial"].history[1:])
     assert all(row["late"] > 0 for row in both["drop"].history[1:])
     assert not torch.equal(both["partial"].theta, both["drop"].theta)
+
+
+@pytest.mark.parametrize(
+    "fleet",
+    [
+        Fleet(stragglers=0.5),
+        Fleet(stragglers=0.9, loss=0.2),
+        Fleet(speed=Distribution("uniform", 5.0, 50.0), deadline=1.0, late="partial"),
+        Fleet(speed=Distribution("uniform", 5.0, 50.0), deadline=1.0, late="drop"),
+    ],
+    ids=["half are slow", "most are slow", "a part", "dropped"],
+)
+def test_without_its_term_fedprox_treats_slow_clients_as_fedavg_does_bit_by_bit(fleet: Fleet) -> None:
+    problem, how = classification(torch.float32), {"lr": 0.1, "batch": 5, "epochs": 3}
+    one, other = walk(problem, FedProx(mu=0.0, **how), 6, fleet), walk(problem, FedAvg(**how), 6, fleet)  # type: ignore[arg-type]
+    ideal = walk(problem, FedAvg(**how), 6)  # type: ignore[arg-type]
+    assert torch.equal(one.state["x"], other.state["x"])
+    assert not torch.equal(other.state["x"], ideal.state["x"])
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from fedloom.federation.device import Device
 from fedloom.federation.replies import Replies
+from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.method import Context, Method
-from fedloom.types import Count, Memory, Message, Positive, State
+from fedloom.types import Count, Memory, Message, State
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,10 @@ class Scaffold(Method):
     plain mean of the f_i, whatever the number of local steps.
     """
 
-    lr: Positive = 0.1
-    """η_l, the local step size."""
-    server_lr: Positive = 1.0
-    """η_g, the server's step size."""
+    lr: Rate = 0.1
+    """η_l, the local step size, or a schedule of it such as "cosine:0.1:0.001:200"."""
+    server_lr: Rate = 1.0
+    """η_g, the server's step size, or a schedule of it."""
     batch: Count | None = 32
     """Rows of a mini-batch; none: all rows of the client."""
     epochs: Count = 1
@@ -50,8 +51,9 @@ class Scaffold(Method):
 
     def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x, c, c_i = received["x"], received["c"], memory["c"]
-        y, K = device.sgd(x, self.lr, self.batch, self.epochs, self.steps, shift=c - c_i)  # line 10
-        c_new = device.grad(x) if self.option == "I" else c_i - c + (x - y) / (K * self.lr)  # line 12, I and II
+        lr = rate_at(self.lr, device.round)  # η_l of this round
+        y, K = device.sgd(x, lr, self.batch, self.epochs, self.steps, shift=c - c_i)  # line 10
+        c_new = device.grad(x) if self.option == "I" else c_i - c + (x - y) / (K * lr)  # line 12, I and II
         return {"dx": y - x, "dc": c_new - c_i}, memory
 
     def settle(self, device: Device, memory: Memory, sent: Message, inbox: Message) -> Memory:
@@ -59,5 +61,5 @@ class Scaffold(Method):
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         share = len(replies.clients) / ctx.clients  # |S|/N
-        x = state["x"] + self.server_lr * replies.mean("dx", "uniform")  # line 16, 17
+        x = state["x"] + rate_at(self.server_lr, ctx.round) * replies.mean("dx", "uniform")  # line 16, 17
         return {"x": x, "c": state["c"] + share * replies.mean("dc", "uniform")}

@@ -16,6 +16,7 @@ from fedloom.methods import FedAvg, Scaffold
 
 _DRIFT = {"lr": 0.3, "batch": None, "steps": 4}
 _BATCHES: dict[str, Any] = {"lr": 0.1, "batch": 5, "epochs": 2}
+_FALLING: dict[str, Any] = {"lr": "inverse:0.3:0.1", "batch": None, "steps": 1}
 
 
 def uniform_optimum(known: Known, method: Any) -> Tensor:
@@ -119,6 +120,28 @@ SCAFFOLD = Declaration(
             uniform_optimum,
             {**_DRIFT, "server_lr": 0.5},
             rounds=600,
+            tolerance=1e-12,
+        ),
+        Limit(
+            "step sizes that fall from round to round find it too",
+            quadratics,
+            uniform_optimum,
+            {**_DRIFT, "lr": "step:0.3:50:0.8", "server_lr": "cosine:1:0.5:100"},
+            rounds=600,
+            tolerance=1e-12,
+            hardships=_EVERYTHING,
+        ),
+        Same(
+            "a schedule that never changes is its number, bit by bit",
+            classification,
+            {**_BATCHES, "lr": "step:0.1:1000:0.5", "server_lr": "exponential:0.7:1"},
+            Scaffold(**_BATCHES, server_lr=0.7),
+        ),
+        Same(
+            "after one full step the options are the same, also when the step size falls",
+            lambda: unequal_quadratics().problem,
+            {**_FALLING, "option": "I"},
+            Scaffold(**_FALLING, option="II"),
             tolerance=1e-12,
         ),
         Invariant(
