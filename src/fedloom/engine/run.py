@@ -81,6 +81,8 @@ def train(
     workers: int | None = None,
     stack: int | None = None,
     on_error: Literal["stop", "drop"] = "stop",
+    prior: Vector | None = None,
+    theta0: Vector | None = None,
     out: str | Path | None = None,
     force: bool = False,
     resume: bool = False,
@@ -92,7 +94,8 @@ def train(
 ) -> Run:
     """Train a method on a problem for so many rounds.
 
-    ``select`` is how clients are chosen: a number of them each round, a Selection, or none for everybody. With
+    ``select`` is how clients are chosen: a number of them each round, a Selection, or none for everybody. ``prior`` is
+    θ_p, the model of an earlier run, for methods that hold on to one; ``theta0`` is the model to start from. With
     ``out`` the run is a folder that can be looked at, resumed and reported on; ``resume=True`` goes on with the run
     that is there. The result does not depend on the executor, the number of workers, or on having been interrupted.
 
@@ -113,6 +116,8 @@ def train(
         seed=seed,
         stack=stack,
         on_error=on_error,
+        prior=prior,
+        theta0=theta0,
     )
     setting.check()  # before the folder is made
     chosen = executor_for(executor, rounds, workers) if isinstance(executor, str) else executor
@@ -231,7 +236,12 @@ class _Walk:
         engine = self.engine
         self.history.flush()
         groups = {"state": engine.state, "memory": engine.store.commit()}
-        meta = {"clocks": asdict(engine.clocks), "reply_bytes": engine.reply_bytes}
+        theta = engine.setting.method.model(engine.state)
+        key = next((key for key, value in engine.state.items() if value is theta), None)
+        if key is None:  # a model that is computed from the state, which only the method's code could do again
+            groups["model"] = {"theta": theta}
+        shapes = {name: list(piece.shape) for name, piece in engine.problem.model.slices.items()}
+        meta = {"clocks": asdict(engine.clocks), "reply_bytes": engine.reply_bytes, "theta": key, "shapes": shapes}
         checkpoint.save_latest(self.folder.path, groups, meta)
         engine.store.landed()
         self.saved_at = time.monotonic()
@@ -330,4 +340,5 @@ def _python_config(setting: Setting, rounds: int) -> dict[str, Any]:
         "rounds": rounds,
         "data": {"name": setting.problem.data.name},
         "method": {"name": name_of(setting.method), **options},
+        **({"prior": {"sha256": theta_sha256(setting.prior)}} if setting.prior is not None else {}),
     }

@@ -27,7 +27,7 @@ from fedloom.types import Count, Fraction, NonNegative
 ALL_UP_TO, USUAL = 20, 10
 """Unless a number is given, everybody takes part in a round where clients are at most 20, and 10 of them otherwise."""
 SPLITS = ("train", "test", "support", "query", "test-support", "test-query")
-SECTIONS = ("data", "model", "method", "selection", "fleet", "channel", "evaluation", "execution")
+SECTIONS = ("data", "model", "prior", "method", "selection", "fleet", "channel", "evaluation", "execution")
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,18 @@ class Top:
     """How many rounds."""
     dtype: Literal["float32", "float64"] = "float32"
     """The numbers of the model."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """An earlier run whose model this one holds on to or starts from."""
+
+    run: str
+    """The folder of the earlier run; a relative path starts beside the file."""
+    start: bool = False
+    """Whether its model is also the initial one."""
+    sha256: str | None = None
+    """The fingerprint that its model must have; none: any. What a run writes down, so that it can be done again."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +163,12 @@ def read_model(values: dict[str, Any], faults: Faults) -> ModelPlan | None:
         return None
     read = _read({**options, "name": name}, ("model",), network_form(name), faults)
     return None if read is None else ModelPlan(name, read, loss)
+
+
+def read_prior(values: dict[str, Any], faults: Faults) -> Prior | None:
+    """The earlier run, if there is one."""
+    read = _read(values, ("prior",), Form.of(Prior, "the prior"), faults, named=False) if values else None
+    return None if read is None else Prior(**read)
 
 
 def read_selection(values: dict[str, Any], clients: int | None, faults: Faults) -> SelectionPlan | None:

@@ -29,6 +29,8 @@ class Context:
     slices: dict[str, Slice]
     theta0: Vector
     draw: Draw
+    prior: Vector | None = None
+    """θ_p: the model of an earlier run."""
 
 
 class Method(ABC):
