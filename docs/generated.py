@@ -82,7 +82,7 @@ def section(name: str) -> str:
 
 def file_options() -> str:
     """The keys of [data] for the user's own file."""
-    return _fields(Form.of(load_file, "", skip=("path", "name")).fields.values())
+    return _fields(Form.of(load_file, "", skip=("path", "name", "like")).fields.values())
 
 
 def source_options() -> str:

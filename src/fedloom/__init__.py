@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from fedloom.data import from_clients as from_clients
     from fedloom.data import load as load
     from fedloom.data import load_file as load_file
+    from fedloom.engine.adaptation import Adapted as Adapted
     from fedloom.engine.evaluation import Evaluation as Evaluation
     from fedloom.engine.fleet import FLEETS as FLEETS
     from fedloom.engine.fleet import Fleet as Fleet
     from fedloom.engine.run import Run as Run
     from fedloom.engine.run import train as train
+    from fedloom.engine.saved import saved_model as saved_model
+    from fedloom.experiment.adaptation import adapt as adapt
     from fedloom.federation.data import FederatedData as FederatedData
     from fedloom.federation.model import Model as Model
     from fedloom.federation.networks import build_model as build_model
@@ -57,11 +60,14 @@ _HOMES = {
     "from_clients": "fedloom.data",
     "load": "fedloom.data",
     "load_file": "fedloom.data",
+    "Adapted": "fedloom.engine.adaptation",
     "Evaluation": "fedloom.engine.evaluation",
     "FLEETS": "fedloom.engine.fleet",
     "Fleet": "fedloom.engine.fleet",
     "Run": "fedloom.engine.run",
     "train": "fedloom.engine.run",
+    "saved_model": "fedloom.engine.saved",
+    "adapt": "fedloom.experiment.adaptation",
     "FederatedData": "fedloom.federation.data",
     "Model": "fedloom.federation.model",
     "build_model": "fedloom.federation.networks",
@@ -84,6 +90,7 @@ _HOMES = {
 __all__ = [
     "ADMM",
     "FLEETS",
+    "Adapted",
     "Central",
     "Channel",
     "Evaluation",
@@ -105,6 +112,7 @@ __all__ = [
     "Run",
     "Scaffold",
     "__version__",
+    "adapt",
     "build_model",
     "describe",
     "federate",
@@ -112,6 +120,7 @@ __all__ = [
     "from_clients",
     "load",
     "load_file",
+    "saved_model",
     "train",
     "write_report",
 ]

@@ -45,7 +45,8 @@ class Remembers(FedAvg):
         return {"x": ctx.theta0, "p": ctx.prior}
 
     def server(self, state: State, replies: Any, ctx: Context) -> State:
-        assert ctx.prior is not None and torch.equal(ctx.prior, state["p"])
+        assert ctx.prior is not None
+        assert torch.equal(ctx.prior, state["p"])
         return {**super().server(state, replies, ctx), "p": state["p"]}
 
     def model(self, state: State) -> Vector:

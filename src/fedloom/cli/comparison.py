@@ -147,7 +147,7 @@ class Comparison:
 
     def record(self, folder: Path, result: dict[str, Any]) -> None:
         """Write compare.json: how the comparison was made, and what came of it."""
-        from fedloom.engine.files import plain, replacing
+        from fedloom.engine.files import write_json
 
         record = {
             "command": self._command,
@@ -157,8 +157,7 @@ class Comparison:
             "arguments": self._arguments(),
             **result,
         }
-        with replacing(folder / RECORD) as file:
-            file.write((json.dumps(plain(record, RECORD), indent=1) + "\n").encode())
+        write_json(folder / RECORD, record)
 
     def _arguments(self) -> dict[str, Any]:
         arguments = {

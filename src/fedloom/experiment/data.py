@@ -176,7 +176,7 @@ def _source_form(name: str) -> Form:
 
 
 def _file_form() -> Form:
-    return Form.of(load_file, "data from a file", skip=("path", "name"))
+    return Form.of(load_file, "data from a file", skip=("path", "name", "like"))
 
 
 def _loader_form(plan: DataPlan) -> Form:
