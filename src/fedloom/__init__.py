@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from fedloom.data import load as load
     from fedloom.data import load_file as load_file
     from fedloom.engine.adaptation import Adapted as Adapted
+    from fedloom.engine.continual import Task as Task
+    from fedloom.engine.continual import train_tasks as train_tasks
     from fedloom.engine.evaluation import Evaluation as Evaluation
     from fedloom.engine.fleet import FLEETS as FLEETS
     from fedloom.engine.fleet import Fleet as Fleet
+    from fedloom.engine.matrix import TaskMatrix as TaskMatrix
     from fedloom.engine.run import Run as Run
     from fedloom.engine.run import train as train
     from fedloom.engine.saved import saved_model as saved_model
@@ -61,9 +64,12 @@ _HOMES = {
     "load": "fedloom.data",
     "load_file": "fedloom.data",
     "Adapted": "fedloom.engine.adaptation",
+    "Task": "fedloom.engine.continual",
+    "train_tasks": "fedloom.engine.continual",
     "Evaluation": "fedloom.engine.evaluation",
     "FLEETS": "fedloom.engine.fleet",
     "Fleet": "fedloom.engine.fleet",
+    "TaskMatrix": "fedloom.engine.matrix",
     "Run": "fedloom.engine.run",
     "train": "fedloom.engine.run",
     "saved_model": "fedloom.engine.saved",
@@ -111,6 +117,8 @@ __all__ = [
     "Quantise",
     "Run",
     "Scaffold",
+    "Task",
+    "TaskMatrix",
     "__version__",
     "adapt",
     "build_model",
@@ -122,6 +130,7 @@ __all__ = [
     "load_file",
     "saved_model",
     "train",
+    "train_tasks",
     "write_report",
 ]
 

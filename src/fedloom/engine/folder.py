@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,8 +19,11 @@ from fedloom.engine.tensorfile import little_endian
 from fedloom.errors import RunError
 
 CONFIG, DATA, HISTORY, SUMMARY, REPORT = "config.toml", "data.json", "history.jsonl", "summary.json", "report.html"
+MATRIX = "matrix.json"
+TASK = "task-"
+"""How the folders of tasks in sequence begin; a number follows."""
 _CHECKPOINTS = (checkpoint.NEWEST, checkpoint.PREVIOUS, checkpoint.NEXT, checkpoint.DAMAGED)
-_OWN = (CONFIG, *_CHECKPOINTS, HISTORY, DATA, SUMMARY, REPORT)
+_OWN = (CONFIG, *_CHECKPOINTS, HISTORY, DATA, SUMMARY, REPORT, MATRIX)
 
 
 def theta_sha256(vector: Tensor) -> str:
@@ -151,3 +155,16 @@ def _remove_own(path: Path) -> None:
             segment.unlink()
         if not any(memory.iterdir()):
             memory.rmdir()
+    for task in task_folders(path):
+        if lock.is_marked(task):
+            _remove_own(task)
+            if not _content(task):
+                (task / lock.NAME).unlink(missing_ok=True)
+                task.rmdir()
+
+
+def task_folders(folder: Path) -> list[Path]:
+    """The folders of tasks in sequence, in their order."""
+    found = folder.glob(f"{TASK}*") if folder.is_dir() else ()
+    numbered = [path for path in found if re.fullmatch(rf"{TASK}[1-9]\d*", path.name) and path.is_dir()]
+    return sorted(numbered, key=lambda path: int(path.name.removeprefix(TASK)))

@@ -19,6 +19,7 @@ from fedloom.engine.evaluation import Evaluation, Verdict
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.folder import CONFIG, DATA, HISTORY, SUMMARY, RunFolder, theta_sha256
 from fedloom.engine.history import History, Row
+from fedloom.engine.matrix import TaskMatrix
 from fedloom.engine.rounds import Clocks, Rounds, Setting
 from fedloom.engine.selection import All, Selection, Uniform
 from fedloom.engine.store import MemoryStore
@@ -44,7 +45,7 @@ class Interrupted(FedloomError):
             f"saved in {folder}; go on with `fedloom resume {folder}`" if folder else "nothing was saved (no folder)"
         )
         super().__init__(f"stopped after round {completed}: {where}")
-        self.folder = folder
+        self.folder, self.completed = folder, completed
 
 
 @dataclass(eq=False)
@@ -59,6 +60,8 @@ class Run:
     folder: Path | None = None
     notes: list[str] = field(default_factory=list)
     """What had to be recovered on the way."""
+    matrix: TaskMatrix | None = None
+    """Of tasks in sequence: how good the model was on each task after each."""
 
     def frame(self) -> pd.DataFrame:
         """The history as a data frame: a row a round, columns such as "accuracy" and "bytes_up"."""
@@ -112,7 +115,7 @@ def train(
         select=Uniform(select) if isinstance(select, int) else select or All(),
         fleet=fleet or Fleet(),
         channel=channel or Channel(),
-        evaluations=_evaluations(evaluate),
+        evaluations=evaluations_of(evaluate),
         seed=seed,
         stack=stack,
         on_error=on_error,
@@ -318,7 +321,8 @@ def _store(folder: RunFolder | None, saved: checkpoint.Checkpoint | None) -> Mem
     return MemoryStore(folder.path if folder is not None else None)
 
 
-def _evaluations(evaluate: Evaluation | Sequence[Evaluation] | None) -> Sequence[Evaluation]:
+def evaluations_of(evaluate: Evaluation | Sequence[Evaluation] | None) -> Sequence[Evaluation]:
+    """What is judged: one evaluation, several, or, with none given, the usual one."""
     if evaluate is None:
         return (Evaluation(),)
     return (evaluate,) if isinstance(evaluate, Evaluation) else tuple(evaluate)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedloom.engine import checkpoint
-from fedloom.engine.folder import SUMMARY, theta_sha256
+from fedloom.engine.folder import SUMMARY, task_folders, theta_sha256
 from fedloom.engine.store import MemoryStore
 from fedloom.errors import RunError
 from fedloom.federation.model import Model
@@ -17,8 +16,6 @@ from fedloom.types import State, Vector
 Shapes = dict[str, tuple[int, ...]]
 """The named tensors of a model, in the order in which they lie in θ."""
 
-TASK = "task-"
-"""How the folders of tasks in sequence begin; a number follows."""
 _MOST = 4
 
 
@@ -92,13 +89,6 @@ def refuse_other_model(what: str, there: Mapping[str, tuple[int, ...]], here: Ma
     said = said or ["the same tensors stand in another order"]
     more = [f"and {len(said) - _MOST} more"] if len(said) > _MOST else []
     raise RunError(f"{what} is another one than this run's: {'; '.join([*said[:_MOST], *more])}. Use the same model")
-
-
-def task_folders(folder: Path) -> list[Path]:
-    """The folders of tasks in sequence, in their order."""
-    found = folder.glob(f"{TASK}*") if folder.is_dir() else ()
-    numbered = [path for path in found if re.fullmatch(rf"{TASK}[1-9]\d*", path.name) and path.is_dir()]
-    return sorted(numbered, key=lambda path: int(path.name.removeprefix(TASK)))
 
 
 def _last_task(folder: Path) -> Path:

@@ -56,6 +56,12 @@ class Shelf:
         thing: T = self._kept[kind][1]
         return thing
 
+    def beside(self, kind: str) -> Shelf:
+        """Another shelf, which begins with the thing of one kind that this one has."""
+        other = Shelf()
+        other._kept = {key: kept for key, kept in self._kept.items() if key == kind}
+        return other
+
 
 class Experiment:
     """Settings that were found to be possible, and the run that they make.

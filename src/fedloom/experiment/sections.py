@@ -29,6 +29,9 @@ ALL_UP_TO, USUAL = 20, 10
 SPLITS = ("train", "test", "support", "query", "test-support", "test-query")
 SECTIONS = ("data", "model", "prior", "method", "selection", "fleet", "channel", "evaluation", "execution")
 
+SEQUENCE = ("continual", "task")
+"""Sections of a file with tasks in sequence."""
+
 
 @dataclass(frozen=True)
 class Top:
@@ -133,9 +136,13 @@ def read_top(values: Mapping[str, Any], faults: Faults) -> Top | None:
     top = Form.of(Top, "an experiment")
     read, wrong = top.read(own)
     for key, what in wrong.items():
-        if key not in top.fields:
-            what = f"is no setting or section of an experiment; {hint(key, [*top.fields, *SECTIONS])}"
-        faults.add((key,), what)
+        at: Key = (key,)
+        if key in SEQUENCE:
+            at = ("task", 0) if key == "task" else at
+            what = "makes several runs in sequence: load the file with fedloom.experiment.load_experiment"
+        elif key not in top.fields:
+            what = f"is no setting or section of an experiment; {hint(key, [*top.fields, *SECTIONS, *SEQUENCE])}"
+        faults.add(at, what)
     return None if wrong else Top(**read)
 
 
