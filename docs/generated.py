@@ -31,7 +31,8 @@ from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import FLEETS, Fleet
 from fedloom.experiment.data import Division
 from fedloom.experiment.forms import Field, Form
-from fedloom.experiment.sections import Execution, SelectionPlan, Top, method_form, network_form
+from fedloom.experiment.sections import Execution, Prior, SelectionPlan, Top, method_form, network_form
+from fedloom.experiment.tasks import Continual, TaskPlan
 from fedloom.experiment.words import type_words, value_text
 from fedloom.federation.losses import LOSSES
 from fedloom.federation.metrics import METRICS
@@ -76,13 +77,16 @@ def section(name: str) -> str:
         "fleet": Fleet,
         "evaluation": Evaluation,
         "execution": Execution,
+        "prior": Prior,
+        "continual": Continual,
+        "task": TaskPlan,
     }
     return _fields(Form.of(takers[name], name, skip=("reference",)).fields.values())
 
 
 def file_options() -> str:
     """The keys of [data] for the user's own file."""
-    return _fields(Form.of(load_file, "", skip=("path", "name")).fields.values())
+    return _fields(Form.of(load_file, "", skip=("path", "name", "like")).fields.values())
 
 
 def source_options() -> str:
@@ -281,6 +285,7 @@ _CHAPTERS = {
     "fedloom.federation": "Models and problems",
     "fedloom.methods": "Methods",
     "fedloom.engine": "Runs",
+    "fedloom.experiment": "Adaptation",
     "fedloom.channel": "Channel",
     "fedloom.report": "Report",
 }

@@ -23,11 +23,17 @@ if TYPE_CHECKING:
     from fedloom.data import from_parties as from_parties
     from fedloom.data import load as load
     from fedloom.data import load_file as load_file
+    from fedloom.engine.adaptation import Adapted as Adapted
+    from fedloom.engine.continual import Task as Task
+    from fedloom.engine.continual import train_tasks as train_tasks
     from fedloom.engine.evaluation import Evaluation as Evaluation
     from fedloom.engine.fleet import FLEETS as FLEETS
     from fedloom.engine.fleet import Fleet as Fleet
+    from fedloom.engine.matrix import TaskMatrix as TaskMatrix
     from fedloom.engine.run import Run as Run
     from fedloom.engine.run import train as train
+    from fedloom.engine.saved import saved_model as saved_model
+    from fedloom.experiment.adaptation import adapt as adapt
     from fedloom.federation.data import FederatedData as FederatedData
     from fedloom.federation.model import Model as Model
     from fedloom.federation.networks import build_model as build_model
@@ -61,11 +67,17 @@ _HOMES = {
     "from_parties": "fedloom.data",
     "load": "fedloom.data",
     "load_file": "fedloom.data",
+    "Adapted": "fedloom.engine.adaptation",
+    "Task": "fedloom.engine.continual",
+    "train_tasks": "fedloom.engine.continual",
     "Evaluation": "fedloom.engine.evaluation",
     "FLEETS": "fedloom.engine.fleet",
     "Fleet": "fedloom.engine.fleet",
+    "TaskMatrix": "fedloom.engine.matrix",
     "Run": "fedloom.engine.run",
     "train": "fedloom.engine.run",
+    "saved_model": "fedloom.engine.saved",
+    "adapt": "fedloom.experiment.adaptation",
     "FederatedData": "fedloom.federation.data",
     "Model": "fedloom.federation.model",
     "build_model": "fedloom.federation.networks",
@@ -90,6 +102,7 @@ _HOMES = {
 __all__ = [
     "ADMM",
     "FLEETS",
+    "Adapted",
     "Central",
     "Channel",
     "Evaluation",
@@ -111,7 +124,10 @@ __all__ = [
     "Run",
     "Scaffold",
     "SharingADMM",
+    "Task",
+    "TaskMatrix",
     "__version__",
+    "adapt",
     "build_model",
     "describe",
     "federate",
@@ -121,7 +137,9 @@ __all__ = [
     "load",
     "load_file",
     "predict_together",
+    "saved_model",
     "train",
+    "train_tasks",
     "write_report",
 ]
 

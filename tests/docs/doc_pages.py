@@ -30,7 +30,7 @@ from typer.testing import CliRunner
 from fedloom.cli import app
 from fedloom.cli.comparison import Comparison, parse_entry
 from fedloom.cli.flags import FLAGS, overrides
-from fedloom.experiment import Experiment, Settings
+from fedloom.experiment import Settings, load_experiment
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -115,7 +115,7 @@ class Reader:
                     check_command(block, words)
             elif block.kind == "toml":
                 (self.folder / "page.toml").write_text(block.text, encoding="utf-8")
-                Experiment.load(self.folder / "page.toml")
+                load_experiment(self.folder / "page.toml")
 
     def run(self, block: Block) -> str:
         """What a block of Python prints; an error is one in the line of the page."""
@@ -178,7 +178,7 @@ def check_command(block: Block, words: list[str]) -> None:
     changes = overrides(flags, given.get("sets"))
     try:
         if command in ("run", "data describe") and (given.get("file") is None or given["file"].exists()):
-            Experiment.load(given.get("file"), changes)
+            load_experiment(given.get("file"), changes)
         elif command == "compare":
             entries = [parse_entry(text) for text in given["methods"]]
             comparison = Comparison(Settings.read(given["config"], changes), entries, [0])

@@ -10,6 +10,7 @@ import typer
 
 from fedloom import __version__
 from fedloom.cli import data
+from fedloom.cli.adapt import adapt
 from fedloom.cli.compare import compare
 from fedloom.cli.guard import Guarded
 from fedloom.cli.methods import check, methods
@@ -40,7 +41,7 @@ def common(
     """What every command has."""
 
 
-for command in (run, compare, resume, report, methods, check):
+for command in (run, compare, resume, adapt, report, methods, check):
     app.command()(command)
 app.add_typer(data.app, name="data")
 

@@ -15,7 +15,7 @@ from fedloom.cli.run import slug
 from fedloom.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from fedloom.experiment import Experiment, Settings
+    from fedloom.experiment import Experiment, Settings, TaskSequence
 
 RECORD = "compare.json"
 _COMMA = re.compile(r",(?![^\[]*\])")  # not those inside a list
@@ -66,29 +66,29 @@ class Comparison:
         """Seed by seed, so that runs on the same data follow each other."""
         return ((entry, seed) for seed in self.seeds for entry in self.entries)
 
-    def experiment(self, entry: Entry, seed: int) -> Experiment:
+    def experiment(self, entry: Entry, seed: int) -> Experiment | TaskSequence:
         """One run's experiment: the common settings as far as its method knows them, then its own."""
-        from fedloom.experiment import Experiment, Override, parse_value
+        from fedloom.experiment import Override, make_experiment, parse_value
 
         settings = self.base.copied()
-        for key in self._foreign(entry.method):
-            del settings.values["method"][key]
+        for table in _method_tables(settings.values):
+            for key in self._foreign(entry.method, table):
+                del table[key]
         settings.set(Override("method.name", entry.method, entry.text))
         for key, value in entry.own:
             settings.set(Override(key, parse_value(value), entry.text))
         settings.set(Override("seed", seed, f"seed {seed}"))
-        return Experiment(settings, self.shelf)
+        return make_experiment(settings, self.shelf)
 
-    def _foreign(self, method: str) -> list[str]:
-        """Hyper-parameters among the common settings that this method lacks and another one has."""
+    def _foreign(self, method: str, given: dict[str, Any]) -> list[str]:
+        """Hyper-parameters among the common settings that this method lacks and another one has; names of methods."""
         from fedloom.experiment import method_form
         from fedloom.methods import REGISTER
 
         known = {e.method: set(method_form(e.method).fields) for e in self.entries if e.method in REGISTER}
         anywhere: set[str] = set().union(*known.values())
-        given = self.base.values.get("method")
-        keys = [key for key in given if key != "name"] if isinstance(given, dict) else []
-        return [key for key in keys if key in anywhere and key not in known.get(method, anywhere)]
+        lacking = anywhere - known.get(method, anywhere)
+        return [key for key in given if key == "name" or key in lacking]
 
     def check(self) -> None:
         """Everything that is wrong with any of the entries, at once, before any run."""
@@ -101,7 +101,7 @@ class Comparison:
         if found:
             raise ConfigError("\n".join(found))
 
-    def how(self, experiment: Experiment, place: Path, force: bool) -> dict[str, Any] | None:
+    def how(self, experiment: Experiment | TaskSequence, place: Path, force: bool) -> dict[str, Any] | None:
         """How to start one run: afresh, or on from where it stopped; None when it is done already."""
         from fedloom.engine import toml
         from fedloom.engine.folder import CONFIG, SUMMARY
@@ -147,7 +147,7 @@ class Comparison:
 
     def record(self, folder: Path, result: dict[str, Any]) -> None:
         """Write compare.json: how the comparison was made, and what came of it."""
-        from fedloom.engine.files import plain, replacing
+        from fedloom.engine.files import write_json
 
         record = {
             "command": self._command,
@@ -157,8 +157,7 @@ class Comparison:
             "arguments": self._arguments(),
             **result,
         }
-        with replacing(folder / RECORD) as file:
-            file.write((json.dumps(plain(record, RECORD), indent=1) + "\n").encode())
+        write_json(folder / RECORD, record)
 
     def _arguments(self) -> dict[str, Any]:
         arguments = {
@@ -168,6 +167,13 @@ class Comparison:
         }
         told: dict[str, Any] = json.loads(json.dumps(arguments, default=str))
         return told
+
+
+def _method_tables(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """The [method] of all, and those of single tasks."""
+    tasks = values.get("task")
+    tables = [values, *(task for task in (tasks if isinstance(tasks, list) else []) if isinstance(task, dict))]
+    return [table["method"] for table in tables if isinstance(table.get("method"), dict)]
 
 
 def _clear(folder: Path, record: dict[str, Any]) -> None:

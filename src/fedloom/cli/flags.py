@@ -109,6 +109,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--model", "model.name", str, "linear, mlp, lenet, cnn, lstm, or your own as module:callable.", MODEL, "NAME"),
     Flag("--hidden", "model.hidden", str, "Widths of the hidden layers, such as 200,100.", MODEL, "WIDTHS", _widths),
     Flag("--loss", "model.loss", str, "The loss; what suits the task unless given.", MODEL, "NAME"),
+    Flag("--prior", "prior.run", str, "The folder of an earlier run, whose model is held on to.", MODEL, "RUN"),
+    Flag("--prior-start", "prior.start", bool, "Also start from the model of --prior.", MODEL),
     Flag("--method", "method.name", str, "The method; `fedloom methods` lists them.", METHOD, "NAME"),
     Flag(
         "--lr",

@@ -14,8 +14,10 @@ from fedloom.cli.flags import EXECUTION, Flags, overrides, with_flags
 from fedloom.cli.guard import Halt
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fedloom.engine.run import Run
-    from fedloom.experiment import Experiment
+    from fedloom.experiment import Experiment, TaskSequence
 
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, such as --set method.lr=0.1.")
@@ -37,9 +39,9 @@ def run(
     report: Report = True,
 ) -> None:
     """Run one experiment: from flags, from a file, or from both."""
-    from fedloom.experiment import Experiment
+    from fedloom.experiment import load_experiment
 
-    experiment = Experiment.load(file, overrides(flags, sets))
+    experiment = load_experiment(file, overrides(flags, sets))
     parts = (experiment.method_name, experiment.data_plan.name, str(experiment.top.seed))
     perform(experiment, out or fresh("-".join(parts)), force=force, quiet=quiet, report=report)
 
@@ -53,14 +55,14 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped or killed; it ends in the same bits as one that was not."""
     from fedloom.engine.folder import CONFIG, RunFolder
-    from fedloom.experiment import Experiment
+    from fedloom.experiment import load_experiment
 
     RunFolder.open(folder, write=False)
-    perform(Experiment.load(folder / CONFIG, overrides(flags)), folder, resume=True, quiet=quiet, report=report)
+    perform(load_experiment(folder / CONFIG, overrides(flags)), folder, resume=True, quiet=quiet, report=report)
 
 
 def perform(
-    experiment: Experiment,
+    experiment: Experiment | TaskSequence,
     folder: Path,
     *,
     force: bool = False,
@@ -85,11 +87,21 @@ def perform(
         name, value = primary(done.summary["spread"])
         say(console, f"{experiment.label}: {name} {value:.6g} after round {done.summary['rounds']}, {folder}")
         return
-    console.print(ending(done.summary))
+    _tell(console, done)
     say(console, f"report: {folder / 'report.html'}" if report else f"run: {folder}")
 
 
-def halting(experiment: Experiment, folder: Path, **how: Any) -> Run:
+def _tell(console: Console, done: Run) -> None:
+    if done.matrix is None:
+        console.print(ending(done.summary))
+        return
+    from fedloom.report.continual import matrix_table, measures_text
+
+    console.print(matrix_table(done.matrix))
+    say(console, measures_text(done.matrix))
+
+
+def halting(experiment: Experiment | TaskSequence, folder: Path, **how: Any) -> Run:
     """The run; when the user stops it, how to go on."""
     from fedloom.engine.folder import CONFIG
     from fedloom.engine.run import Interrupted
@@ -103,8 +115,13 @@ def halting(experiment: Experiment, folder: Path, **how: Any) -> Run:
         raise Halt(f"stopped; go on with `fedloom resume {folder}`" if known else "stopped") from stop
 
 
-def headline(experiment: Experiment) -> str:
+def headline(experiment: Experiment | TaskSequence) -> str:
     """What is about to be done, in a line."""
+    from fedloom.experiment import Experiment
+
+    if not isinstance(experiment, Experiment):
+        first, tasks = headline(experiment.experiments[0]), experiment.names
+        return f"{first}; {len(tasks)} tasks: {', '.join(tasks)}"
     clients, (_, count) = experiment.data().clients, experiment.selection.settled(experiment.candidates)
     many = f"{clients:,} clients" + (f" ({count:,} a round)" if count < clients else "")
     model = experiment.model_plan.settled(experiment.data()).name

@@ -169,5 +169,7 @@ def _classes(labels: Array, classes: Sequence[str] | None, name: str) -> tuple[n
     codes, found = _codes(labels, "label", name)
     strangers = sorted(set(found) - set(names))
     if strangers:
-        raise DataError(f"{name!r} has labels that are not among its classes: {some(strangers)}")
+        raise DataError(
+            f"{name!r} has labels that are not among its classes: {some(strangers)}; they are {some(names)}"
+        )
     return np.array([names.index(label) for label in found], dtype=np.int64)[codes], names

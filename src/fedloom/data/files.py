@@ -28,7 +28,9 @@ def load_file(
     feature_columns: Sequence[str] | None = None,
     timestamp_column: str | None = None,
     task: AnyTask = "auto",
+    class_names: Sequence[str] | None = None,
     standardise: bool = False,
+    like: str | Path | None = None,
     parties: Sequence[str] | None = None,
     id_column: str | None = None,
     name: str | None = None,
@@ -38,18 +40,23 @@ def load_file(
     A column of a CSV or Parquet file is a column; a column of an npz file is an array with one entry per row, by
     default ``y`` for the labels, ``x`` for the features and ``clients`` for the client. Of a CSV or Parquet file all
     other numeric columns are features unless ``feature_columns`` lists them. Several label columns are several
-    targets. ``standardise`` gives every feature mean 0 and deviation 1 over all rows.
+    targets. ``class_names`` lists all classes, also those that no row has, in the order of a model's outputs; else they
+    are the labels that occur, sorted. ``standardise`` gives every feature mean 0 and deviation 1 over all rows.
+
+    ``like`` is a file that a model was trained on: this one is read with its features, its classes, and its means and
+    deviations, so that the model can read it.
 
     ``parties`` lists further files, beside this one, that hold other columns of the same rows: a vertical federation.
     ``id_column`` tells in each file which row is which. This file has the labels; its own features, if it has any,
     are a party's too, which is called as the file is.
     """
-    path = Path(path)
+    path, like = Path(path), None if like is None else Path(like)
     columns = _read(path)
     if parties:
         table = _of_parties(path, columns, parties, id_column, label_column, feature_columns, task, name or path.stem)
         scaled = replace(table, x=standardised(table.x), notes=(*table.notes, STANDARDISED))
         return scaled if standardise else table
+    trained = columns if like is None else _read(like)
     if path.suffix == ".npz":
         label_column, feature_columns = label_column or "y", feature_columns or ["x"]
         client_column = client_column or ("clients" if "clients" in columns else None)
@@ -59,12 +66,22 @@ def load_file(
     taken = [*labels, *(column for column in (client_column, timestamp_column, id_column) if column)]
     for column in (*taken, *(feature_columns or ())):
         _must_have(path, columns, column)
-    features = list(feature_columns) if feature_columns else _features(columns, taken)
+    features = list(feature_columns) if feature_columns else _features(trained, taken)
+    for column in features:
+        _must_have(path, columns, column)
+    basis = None
+    if like is not None:
+        basis = load_file(
+            like, label_column=labels, feature_columns=features, task=task, class_names=class_names, name=name
+        )
+        task, class_names = basis.task, class_names or basis.classes or None
+    target = columns[labels[0]] if len(labels) == 1 else _matrix(path, columns, labels, finite=task != "multilabel")
     table = from_arrays(
         _matrix(path, columns, features),
-        columns[labels[0]] if len(labels) == 1 else _matrix(path, columns, labels, finite=task != "multilabel"),
+        _texts(target) if class_names and task != "multilabel" else target,
         columns[client_column] if client_column else None,
         task=task,
+        classes=class_names,
         time=_seconds(path, timestamp_column, columns[timestamp_column]) if timestamp_column else None,
         name=name or path.stem,
     )
@@ -72,7 +89,8 @@ def load_file(
     notes = [*table.notes, *_left_out(columns, [*taken, *features])]
     if standardise:
         notes.append(STANDARDISED)
-    return replace(table, x=standardised(table.x) if standardise else table.x, classes=classes, notes=tuple(notes))
+    x = standardised(table.x, None if basis is None else basis.x) if standardise else table.x
+    return replace(table, x=x, classes=classes, notes=tuple(notes))
 
 
 def _of_parties(
@@ -126,6 +144,12 @@ def _frame(path: Path) -> dict[str, Array]:
     except ImportError as error:
         raise DataError(f"{path}: Parquet files need pyarrow; install fedloom[parquet]") from error
     return {str(column): frame[column].to_numpy() for column in frame.columns}
+
+
+def _texts(labels: Array) -> Array:
+    """Labels as the names of their classes: 3 and 3.0 are "3"."""
+    whole = labels.dtype.kind == "f" and bool((labels == np.round(labels)).all())
+    return (labels.astype(np.int64) if whole else labels).astype(str)
 
 
 def _must_have(path: Path, columns: Mapping[str, Array], column: str) -> None:

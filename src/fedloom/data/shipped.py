@@ -58,8 +58,12 @@ def diabetes() -> Table:
 STANDARDISED = "features standardised over all rows"
 
 
-def standardised(values: Tensor) -> Tensor:
-    """Columns of mean 0 and deviation 1 over all rows, in float32; a constant column becomes 0."""
+def standardised(values: Tensor, basis: Tensor | None = None) -> Tensor:
+    """Columns of mean 0 and deviation 1 over all rows, in float32; a constant column becomes 0.
+
+    With a ``basis``, the mean and the deviation are those of its columns.
+    """
     values = values.double()
-    deviation = values.std(0, correction=0)
-    return ((values - values.mean(0)) / torch.where(deviation > 0, deviation, 1.0)).float()
+    basis = values if basis is None else basis.double()
+    deviation = basis.std(0, correction=0)
+    return ((values - basis.mean(0)) / torch.where(deviation > 0, deviation, 1.0)).float()

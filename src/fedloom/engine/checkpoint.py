@@ -77,11 +77,11 @@ def save_latest(folder: Path, groups: dict[str, dict[str, Tensor]], meta: dict[s
         sync_folder(folder)
 
 
-def load_latest(folder: Path) -> Checkpoint | None:
+def load_latest(folder: Path, *, tidy: bool = True) -> Checkpoint | None:
     """The newest checkpoint of a folder that is whole; None when there has never been one.
 
     When the newest is damaged it is set aside (renamed, so that the next save does not push the good one out), the
-    previous one is loaded, and ``note`` says so.
+    previous one is loaded, and ``note`` says so. With ``tidy=False``, for one who only looks, it stays where it is.
     """
     newest, previous = folder / NEWEST, folder / PREVIOUS
     if not newest.exists() and not previous.exists():
@@ -94,7 +94,7 @@ def load_latest(folder: Path) -> Checkpoint | None:
         except RunError as worse:
             raise RunError(f"No checkpoint of {folder} is usable. {damage} {worse} Start the run again.") from None
         what = str(damage)
-        if newest.exists():
+        if tidy and newest.exists():
             with guarded(newest):
                 os.replace(newest, folder / DAMAGED)
             what += f" It was renamed to {DAMAGED}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 from collections.abc import Iterator
@@ -49,6 +50,12 @@ def replacing(path: Path, safe: str = "") -> Iterator[BinaryIO]:
             unfinished.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a value as JSON, all or nothing; NaN and infinities, which JSON lacks, become null."""
+    with replacing(path) as file:
+        file.write((json.dumps(plain(value, path.name), indent=1, allow_nan=False) + "\n").encode())
 
 
 def sync_file(path: Path) -> None:

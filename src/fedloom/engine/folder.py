@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,14 +13,17 @@ from typing import Any, Self
 from torch import Tensor
 
 from fedloom.engine import checkpoint, lock, store, toml
-from fedloom.engine.files import guarded, plain, replacing
+from fedloom.engine.files import guarded, replacing, write_json
 from fedloom.engine.lock import Lock
 from fedloom.engine.tensorfile import little_endian
 from fedloom.errors import RunError
 
 CONFIG, DATA, HISTORY, SUMMARY, REPORT = "config.toml", "data.json", "history.jsonl", "summary.json", "report.html"
+MATRIX = "matrix.json"
+TASK = "task-"
+"""How the folders of tasks in sequence begin; a number follows."""
 _CHECKPOINTS = (checkpoint.NEWEST, checkpoint.PREVIOUS, checkpoint.NEXT, checkpoint.DAMAGED)
-_OWN = (CONFIG, *_CHECKPOINTS, HISTORY, DATA, SUMMARY, REPORT)
+_OWN = (CONFIG, *_CHECKPOINTS, HISTORY, DATA, SUMMARY, REPORT, MATRIX)
 
 
 def theta_sha256(vector: Tensor) -> str:
@@ -79,7 +83,7 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> None:
         """Writes a value as JSON; NaN and infinities, which JSON lacks, become null."""
-        self.write_text(name, json.dumps(plain(value, name), indent=1, allow_nan=False) + "\n")
+        write_json(self.file(name), value)
 
     def write_toml(self, name: str, table: dict[str, Any]) -> None:
         """Writes a table as TOML."""
@@ -151,3 +155,16 @@ def _remove_own(path: Path) -> None:
             segment.unlink()
         if not any(memory.iterdir()):
             memory.rmdir()
+    for task in task_folders(path):
+        if lock.is_marked(task):
+            _remove_own(task)
+            if not _content(task):
+                (task / lock.NAME).unlink(missing_ok=True)
+                task.rmdir()
+
+
+def task_folders(folder: Path) -> list[Path]:
+    """The folders of tasks in sequence, in their order."""
+    found = folder.glob(f"{TASK}*") if folder.is_dir() else ()
+    numbered = [path for path in found if re.fullmatch(rf"{TASK}[1-9]\d*", path.name) and path.is_dir()]
+    return sorted(numbered, key=lambda path: int(path.name.removeprefix(TASK)))

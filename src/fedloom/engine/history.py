@@ -45,6 +45,15 @@ class History:
         history.rows, history.notes = _parse(_content(path), path)
         return history
 
+    @staticmethod
+    def write(path: Path, rows: list[Row]) -> None:
+        """Rows that are all known already as a file, all or nothing."""
+        history = History()
+        for row in rows:
+            history.append(row)
+        history.path = path
+        history._rewrite()
+
     def append(self, row: Row) -> None:
         """Adds the row of a round; ``row["round"]`` is the number of rounds completed."""
         row = plain(row, f"history row of round {row.get('round')}")

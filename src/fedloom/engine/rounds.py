@@ -18,7 +18,7 @@ from fedloom.engine.fleet import Fleet
 from fedloom.engine.gradients import gradient_measures
 from fedloom.engine.selection import Selection
 from fedloom.engine.store import MemoryStore
-from fedloom.errors import ClientError, ConfigError
+from fedloom.errors import ClientError, ConfigError, ModelError
 from fedloom.execution import Executor, Worker
 from fedloom.execution.worker import Result, Task
 from fedloom.federation.data import POOL, SOURCE, FederatedData
@@ -62,12 +62,22 @@ class Setting:
     """Clients computed together; none: what suits model, data and method."""
     on_error: Literal["stop", "drop"] = "stop"
     """A client that fails or answers with NaN: the run stops, or goes on without its reply."""
+    prior: Vector | None = None
+    """θ_p: the model of an earlier run, for methods that use one."""
+    theta0: Vector | None = None
+    """The initial model; none: as the model's own initialisation draws it for the seed."""
 
     def check(self) -> None:
         """Refuses what cannot be, before any work."""
         data, method = self.problem.data, self.method
         check_parameters(method)
         check_layout(method, data)
+        for name, vector in (("prior", self.prior), ("theta0", self.theta0)):
+            if vector is not None and vector.shape != (self.problem.model.n,):
+                raise ModelError(
+                    f"{name} has shape {tuple(vector.shape)}, but the model has {self.problem.model.n:,} parameters; "
+                    "give a vector of such a model"
+                )
         method.check(self.problem)
         self.channel.check(type(method).__name__, method.exact)
         self.fleet.check()
@@ -102,7 +112,8 @@ class Rounds:
         self.sizes = self.problem.data.splits["train"].sizes
         self.stack = setting.stack or self.problem.stack_size(method.local_batch)
         self.labels = _labels(self.problem) if method.layout == "features" else None
-        self.theta0 = self.problem.model.init(Draw(setting.seed).key("model"), self.problem.dtype)
+        self.theta0 = self._first_model()
+        self.prior = None if setting.prior is None else setting.prior.to(self.problem.dtype)
         self.state: State = method.server_init(self.context(0))
         self.clocks = Clocks()
         self.reply_bytes = 0
@@ -111,7 +122,12 @@ class Rounds:
     def context(self, t: int) -> Context:
         """What the server knows in round t."""
         model, draw = self.problem.model, Draw(self.setting.seed, t)
-        return Context(t, len(self.candidates), self.sizes, model.slices, self.theta0, draw, self.labels)
+        return Context(t, len(self.candidates), self.sizes, model.slices, self.theta0, draw, self.prior, self.labels)
+
+    def _first_model(self) -> Vector:
+        if self.setting.theta0 is not None:
+            return self.setting.theta0.to(self.problem.dtype)
+        return self.problem.model.init(Draw(self.setting.seed).key("model"), self.problem.dtype)
 
     def theta(self) -> Vector:
         """The model as it is now; where parties hold parts of it, the sum of all parts."""

@@ -19,6 +19,7 @@ from fedloom.engine.evaluation import Evaluation, Verdict
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.folder import CONFIG, DATA, HISTORY, SUMMARY, RunFolder, theta_sha256
 from fedloom.engine.history import History, Row
+from fedloom.engine.matrix import TaskMatrix
 from fedloom.engine.rounds import Clocks, Rounds, Setting
 from fedloom.engine.selection import All, Selection, Uniform
 from fedloom.engine.store import MemoryStore
@@ -44,7 +45,7 @@ class Interrupted(FedloomError):
             f"saved in {folder}; go on with `fedloom resume {folder}`" if folder else "nothing was saved (no folder)"
         )
         super().__init__(f"stopped after round {completed}: {where}")
-        self.folder = folder
+        self.folder, self.completed = folder, completed
 
 
 @dataclass(eq=False)
@@ -59,6 +60,8 @@ class Run:
     folder: Path | None = None
     notes: list[str] = field(default_factory=list)
     """What had to be recovered on the way."""
+    matrix: TaskMatrix | None = None
+    """Of tasks in sequence: how good the model was on each task after each."""
 
     def frame(self) -> pd.DataFrame:
         """The history as a data frame: a row a round, columns such as "accuracy" and "bytes_up"."""
@@ -81,6 +84,8 @@ def train(
     workers: int | None = None,
     stack: int | None = None,
     on_error: Literal["stop", "drop"] = "stop",
+    prior: Vector | None = None,
+    theta0: Vector | None = None,
     out: str | Path | None = None,
     force: bool = False,
     resume: bool = False,
@@ -92,7 +97,8 @@ def train(
 ) -> Run:
     """Train a method on a problem for so many rounds.
 
-    ``select`` is how clients are chosen: a number of them each round, a Selection, or none for everybody. With
+    ``select`` is how clients are chosen: a number of them each round, a Selection, or none for everybody. ``prior`` is
+    θ_p, the model of an earlier run, for methods that hold on to one; ``theta0`` is the model to start from. With
     ``out`` the run is a folder that can be looked at, resumed and reported on; ``resume=True`` goes on with the run
     that is there. The result does not depend on the executor, the number of workers, or on having been interrupted.
 
@@ -109,10 +115,12 @@ def train(
         select=Uniform(select) if isinstance(select, int) else select or All(),
         fleet=fleet or Fleet(),
         channel=channel or Channel(),
-        evaluations=_evaluations(evaluate),
+        evaluations=evaluations_of(evaluate),
         seed=seed,
         stack=stack,
         on_error=on_error,
+        prior=prior,
+        theta0=theta0,
     )
     setting.check()  # before the folder is made
     chosen = executor_for(executor, rounds, workers) if isinstance(executor, str) else executor
@@ -232,7 +240,12 @@ class _Walk:
         engine = self.engine
         self.history.flush()
         groups = {"state": engine.state, "memory": engine.store.commit()}
-        meta = {"clocks": asdict(engine.clocks), "reply_bytes": engine.reply_bytes}
+        theta = engine.theta()
+        key = next((key for key, value in engine.state.items() if value is theta), None)
+        if key is None:  # a model that is computed from the state, which only the method's code could do again
+            groups["model"] = {"theta": theta}
+        shapes = {name: list(piece.shape) for name, piece in engine.problem.model.slices.items()}
+        meta = {"clocks": asdict(engine.clocks), "reply_bytes": engine.reply_bytes, "theta": key, "shapes": shapes}
         checkpoint.save_latest(self.folder.path, groups, meta)
         engine.store.landed()
         self.saved_at = time.monotonic()
@@ -309,7 +322,8 @@ def _store(folder: RunFolder | None, saved: checkpoint.Checkpoint | None) -> Mem
     return MemoryStore(folder.path if folder is not None else None)
 
 
-def _evaluations(evaluate: Evaluation | Sequence[Evaluation] | None) -> Sequence[Evaluation]:
+def evaluations_of(evaluate: Evaluation | Sequence[Evaluation] | None) -> Sequence[Evaluation]:
+    """What is judged: one evaluation, several, or, with none given, the usual one."""
     if evaluate is None:
         return (Evaluation(),)
     return (evaluate,) if isinstance(evaluate, Evaluation) else tuple(evaluate)
@@ -331,4 +345,5 @@ def _python_config(setting: Setting, rounds: int) -> dict[str, Any]:
         "rounds": rounds,
         "data": {"name": setting.problem.data.name},
         "method": {"name": name_of(setting.method), **options},
+        **({"prior": {"sha256": theta_sha256(setting.prior)}} if setting.prior is not None else {}),
     }

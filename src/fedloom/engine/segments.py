@@ -138,8 +138,8 @@ class Log:
         self._landed = [found, found]
         self._pending: list[frozenset[int]] = []
 
-    def restore(self, index: dict[str, Tensor]) -> None:
-        """Opens the segments of an index and removes those that were written after it.
+    def restore(self, index: dict[str, Tensor], tidy: bool = True) -> None:
+        """Opens the segments of an index and, if that is wanted, removes those that were written after it.
 
         Older segments stay until the next checkpoint has landed: the checkpoint before this one may need them.
         """
@@ -149,6 +149,8 @@ class Log:
             if segment.fingerprint != fingerprint:
                 raise RunError(f"{segment.path} is of another run, or of another state of this one. {_REMEDY}")
             self._claim(segment, ids)
+        if not tidy:
+            return
         later = {number for number in self._retired if number > max(numbers, default=-1)}
         self._retired -= set(numbers)
         self._landed = [self._landed[-1] - later, frozenset(numbers)]

@@ -40,10 +40,15 @@ class MemoryStore:
         self._tables = Tables(limit_bytes, self._log, self._places)
 
     @classmethod
-    def restore(cls, folder: Path, index: dict[str, Tensor], limit_bytes: int = LIMIT) -> MemoryStore:
-        """The store as it was at the commit that returned ``index``, every byte verified; later segments go."""
+    def restore(
+        cls, folder: Path, index: dict[str, Tensor], limit_bytes: int = LIMIT, *, tidy: bool = True
+    ) -> MemoryStore:
+        """The store as it was at the commit that returned ``index``, every byte verified; later segments go.
+
+        With ``tidy=False``, for one who only looks, nothing is removed: the run may be going on.
+        """
         store = cls(folder, limit_bytes)
-        store._log.restore(index)
+        store._log.restore(index, tidy)
         return store
 
     def get(self, client: int) -> Memory | None:

@@ -82,14 +82,8 @@ class Worker:
         """Each metric for each client of the stack, with the server's model, the client's own, or an adapted one."""
         ids = task["clients"]
         device = self.problem.device(ids, Draw(self.seed, task["round"]))
-        split, which = task["split"], task["model"]
-        theta = task["theta"] if "theta" in task else self.method.model(shared)
-        if which != "global" and "theta" not in task:
-            own = self.method.unicast(shared, torch.from_numpy(ids))
-            received = {**self.method.broadcast(shared, torch.from_numpy(ids)), **own}
-            theta = self.method.personal(device, shared, self._memory(device, received, {**task, "unicast": own}))
-        if which == "adapted":
-            theta = self.method.adapt(device, theta, task["adapt_lr"], task["adapt_steps"], task["adapt_split"])
+        split = task["split"]
+        theta = self.models(device, shared, task)
         predictions = self._predict(device, theta, split)
         metrics = [*metrics_for(self.problem.data.task, task["metrics"]), loss_metric(self.problem.loss)]
         values = {metric.name: metric.values(predictions) for metric in metrics}
@@ -99,6 +93,21 @@ class Worker:
             sums = torch.zeros(len(ids), dtype=torch.float64).index_add_(0, predictions.owner, apart)
             values["fidelity"] = sums / predictions.counts
         return {"values": values, "counts": predictions.counts}
+
+    def models(self, device: Device, shared: State, task: Task) -> Vector:
+        """What each client of the stack would use: the server's model, its own, or one adapted to its rows."""
+        which, ids = task["model"], torch.from_numpy(device.clients)
+        if "theta" in task:  # what several parties make together
+            theta: Vector = task["theta"]
+            return theta
+        if which == "global":
+            return self.method.model(shared)
+        own = self.method.unicast(shared, ids)
+        received = {**self.method.broadcast(shared, ids), **own}
+        theta = self.method.personal(device, shared, self._memory(device, received, {**task, "unicast": own}))
+        if which == "personal":
+            return theta
+        return self.method.adapt(device, theta, task["adapt_lr"], task["adapt_steps"], task["adapt_split"])
 
     def measure(self, shared: Message, task: Task) -> Result:
         """What the method wants measured on each client of the stack."""

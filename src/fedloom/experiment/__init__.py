@@ -9,6 +9,7 @@ from fedloom.experiment.experiment import Experiment, Shelf
 from fedloom.experiment.forms import Form
 from fedloom.experiment.sections import method_form
 from fedloom.experiment.settings import Override, Settings, parse_set, parse_value
+from fedloom.experiment.tasks import TaskSequence, load_experiment, make_experiment
 
 __all__ = [
     "Experiment",
@@ -16,6 +17,9 @@ __all__ = [
     "Override",
     "Settings",
     "Shelf",
+    "TaskSequence",
+    "load_experiment",
+    "make_experiment",
     "method_form",
     "parse_set",
     "parse_value",

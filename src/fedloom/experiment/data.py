@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Interval
 
 from fedloom.data import SOURCES, STEPS, Table, federate, load, load_file, usual_partition
+from fedloom.data.table import class_number
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import Form, spoken
 from fedloom.experiment.words import hint
@@ -101,6 +102,10 @@ class DataPlan:
                 faults.add(
                     ("data", "classes_per_client"), f"cannot be: the data have {present} classes; choose 1 to {present}"
                 )
+        for key, classes in (("source_classes", d.source_classes), ("target_classes", d.target_classes)):
+            for label in classes or ():
+                with faults.collecting(("data", key)):
+                    class_number(table.classes, label)
         if d.test == "published" and table.published_split is None:
             faults.add(("data", "test"), "cannot be: these data have no published test rows; give a share, such as 0.2")
 
@@ -176,7 +181,7 @@ def _source_form(name: str) -> Form:
 
 
 def _file_form() -> Form:
-    return Form.of(load_file, "data from a file", skip=("path", "name"))
+    return Form.of(load_file, "data from a file", skip=("path", "name", "like"))
 
 
 def _loader_form(plan: DataPlan) -> Form:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -11,6 +12,7 @@ import torch
 from fedloom.data import Table
 from fedloom.engine.rounds import check_layout
 from fedloom.engine.run import Progress, Run, train
+from fedloom.engine.saved import SavedModel, saved_model
 from fedloom.experiment.data import read_data
 from fedloom.experiment.faults import Faults, about
 from fedloom.experiment.forms import Form, spoken
@@ -26,6 +28,7 @@ from fedloom.experiment.sections import (
     read_fleet,
     read_method,
     read_model,
+    read_prior,
     read_selection,
     read_top,
     resolved_evaluation,
@@ -54,6 +57,12 @@ class Shelf:
         thing: T = self._kept[kind][1]
         return thing
 
+    def beside(self, kind: str) -> Shelf:
+        """Another shelf, which begins with the thing of one kind that this one has."""
+        other = Shelf()
+        other._kept = {key: kept for key, kept in self._kept.items() if key == kind}
+        return other
+
 
 class Experiment:
     """Settings that were found to be possible, and the run that they make.
@@ -71,6 +80,7 @@ class Experiment:
         top = read_top(settings.values, faults)
         plan = read_data(values["data"], faults)
         model = read_model(values["model"], faults)
+        self.prior_plan = read_prior(values["prior"], faults)
         self.method_name, method = read_method(values["method"], faults)
         selection = read_selection(values["selection"], plan.division.clients if plan else None, faults)
         fleet = read_fleet(values["fleet"], faults)
@@ -129,6 +139,39 @@ class Experiment:
             model = build_model(_sure(plan.name), data, **plan.options)
             return Problem(data, model, plan.loss, getattr(torch, _sure(self.top.dtype)))
 
+    @cached_property
+    def prior(self) -> SavedModel | None:
+        """The model of the earlier run, if one is asked for: refused when it is of another kind, or has changed."""
+        if self.prior_plan is None:
+            return None
+        folder, wanted = self.settings.folder_of(("prior", "run")) / self.prior_plan.run, self.prior_plan.sha256
+        with about(self.settings, ("prior", "run"), ("prior",)):
+            found = saved_model(folder)
+            found.refuse_other(self.problem().model)
+        if wanted not in (None, found.sha256):
+            faults = Faults(self.settings)
+            faults.add(
+                ("prior", "sha256"),
+                f"is the model that {folder} had; it has {found.sha256} now: the run went on, or was made anew. Give "
+                "that run again, or leave prior.sha256 out to use the model that is there",
+            )
+            faults.stop()
+        return found
+
+    def _prior_written(self) -> dict[str, Any]:
+        """The section with nothing left open."""
+        if self.prior_plan is None or self.prior is None:
+            return {}
+        where = str(self.prior.folder.resolve())
+        return {"prior": {"run": where, "start": self.prior_plan.start, "sha256": self.prior.sha256}}
+
+    def _priors(self) -> dict[str, Any]:
+        """θ_p and, if the run is to start from it, the initial model."""
+        if self.prior_plan is None or self.prior is None:
+            return {}
+        theta = self.prior.theta
+        return {"prior": theta, "theta0": theta} if self.prior_plan.start else {"prior": theta}
+
     @property
     def candidates(self) -> int:
         """How many clients can take part in a round."""
@@ -156,6 +199,7 @@ class Experiment:
                     evaluation.check(self.data())
         faults.stop()
         self.problem()
+        self.prior  # noqa: B018
 
     def resolved(self) -> dict[str, Any]:
         """Every setting of this run, with nothing left open: as a file, it gives the same bits again."""
@@ -168,6 +212,7 @@ class Experiment:
             **spoken(vars(self.top), Form.of(Top, "")),
             "data": self.data_plan.resolved(self.table(), self.data()),
             "model": self.model_plan.settled(self.data()).resolved(self.problem().loss.name),
+            **self._prior_written(),
             "method": {"name": self.method_name, **spoken(vars(self.method), method_form(self.method_name))},
             "selection": self.selection.resolved(self.candidates),
             "fleet": self._fleet_written,
@@ -185,6 +230,7 @@ class Experiment:
             "fleet": self.fleet,
             "channel": self.channel,
             "evaluate": self.evaluations,
+            **self._priors(),
             **vars(self.execution),
         }
 

@@ -27,7 +27,10 @@ from fedloom.types import Count, Fraction, NonNegative
 ALL_UP_TO, USUAL = 20, 10
 """Unless a number is given, everybody takes part in a round where clients are at most 20, and 10 of them otherwise."""
 SPLITS = ("train", "test", "support", "query", "test-support", "test-query")
-SECTIONS = ("data", "model", "method", "selection", "fleet", "channel", "evaluation", "execution")
+SECTIONS = ("data", "model", "prior", "method", "selection", "fleet", "channel", "evaluation", "execution")
+
+SEQUENCE = ("continual", "task")
+"""Sections of a file with tasks in sequence."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,18 @@ class Top:
     def settled(self, method: Method) -> Top:
         """With nothing left open."""
         return replace(self, rounds=self.rounds or method.usual_rounds, dtype=self.dtype or method.usual_dtype)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """An earlier run whose model this one holds on to or starts from."""
+
+    run: str
+    """The folder of the earlier run; a relative path starts beside the file."""
+    start: bool = False
+    """Whether its model is also the initial one."""
+    sha256: str | None = None
+    """The fingerprint that its model must have; none: any. What a run writes down, so that it can be done again."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +140,13 @@ def read_top(values: Mapping[str, Any], faults: Faults) -> Top | None:
     top = Form.of(Top, "an experiment")
     read, wrong = top.read(own)
     for key, what in wrong.items():
-        if key not in top.fields:
-            what = f"is no setting or section of an experiment; {hint(key, [*top.fields, *SECTIONS])}"
-        faults.add((key,), what)
+        at: Key = (key,)
+        if key in SEQUENCE:
+            at = ("task", 0) if key == "task" else at
+            what = "makes several runs in sequence: load the file with fedloom.experiment.load_experiment"
+        elif key not in top.fields:
+            what = f"is no setting or section of an experiment; {hint(key, [*top.fields, *SECTIONS, *SEQUENCE])}"
+        faults.add(at, what)
     return None if wrong else Top(**read)
 
 
@@ -155,6 +174,12 @@ def read_model(values: dict[str, Any], faults: Faults) -> ModelPlan | None:
         return None
     read = _read({**options, "name": name}, ("model",), network_form(name), faults)
     return None if read is None else ModelPlan(name, read, loss)
+
+
+def read_prior(values: dict[str, Any], faults: Faults) -> Prior | None:
+    """The earlier run, if there is one."""
+    read = _read(values, ("prior",), Form.of(Prior, "the prior"), faults, named=False) if values else None
+    return None if read is None else Prior(**read)
 
 
 def read_selection(values: dict[str, Any], clients: int | None, faults: Faults) -> SelectionPlan | None:

@@ -30,6 +30,8 @@ class Context:
     slices: dict[str, Slice]
     theta0: Vector
     draw: Draw
+    prior: Vector | None = None
+    """θ_p: the model of an earlier run."""
     labels: Labels | None = None
     """The labels of the training rows, where the clients hold features and the server holds the labels."""
 

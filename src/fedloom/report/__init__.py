@@ -5,6 +5,7 @@
 ``label_picture`` and ``participation_chart`` are plotly figures.
 """
 
+from fedloom.report.continual import matrix_table, task_picture
 from fedloom.report.groups import Group, Target, direction, group_runs, metric_names
 from fedloom.report.page import make_target, write_report
 from fedloom.report.plots import client_spread, label_picture, learning_curves, participation_chart
@@ -23,10 +24,12 @@ __all__ = [
     "label_picture",
     "learning_curves",
     "make_target",
+    "matrix_table",
     "metric_names",
     "participation_chart",
     "read_run",
     "rich_table",
     "rows",
+    "task_picture",
     "write_report",
 ]

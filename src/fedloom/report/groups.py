@@ -13,7 +13,7 @@ import numpy as np
 
 from fedloom.report.runs import RunRecord, evaluations, number, pick
 
-_UP = {"accuracy", "f1", "precision", "recall", "auc", "auroc", "r2", "score"}
+_UP = {"accuracy", "f1", "precision", "recall", "transfer", "auc", "auroc", "r2", "score"}
 _DOWN = {
     "loss",
     "mae",
@@ -26,6 +26,7 @@ _DOWN = {
     "gap",
     "residual",
     "distance",
+    "forgetting",
     "perplexity",
 }
 

@@ -19,7 +19,7 @@ from string import Template
 from typing import Any
 
 from fedloom.errors import RunError
-from fedloom.report import plots, sections
+from fedloom.report import continual, plots, sections
 from fedloom.report.curves import Curves, describe, measure_curves, metric_curves
 from fedloom.report.groups import Group, Target, group_runs, metric_names
 from fedloom.report.runs import find_runs
@@ -102,6 +102,7 @@ def _sections(
 ) -> list[tuple[str, str, str]]:
     return [
         ("results", "Results", sections.results(groups, target)),
+        ("tasks", "Tasks in sequence", _tasks(groups, charts)),
         ("curves", "Learning curves", _learning(groups, charts)),
         ("clients", "Spread over clients", _clients(groups, charts) + _spread_along(groups, charts)),
         ("participation", "Participation", _participation(groups, charts)),
@@ -109,6 +110,32 @@ def _sections(
         ("data", "Data", _data(groups, charts)),
         ("again", "How to get this again", sections.again(groups, paths, out)),
     ]
+
+
+def _tasks(groups: Sequence[Group], charts: dict[str, Chart]) -> str:
+    figures = {}
+    labels, views = {}, {}
+    for group in groups:
+        for view, title in continual.VIEWS.items():
+            drawn = continual.task_picture(group, view)
+            if drawn is not None:
+                figures[f"{group.label} {view}"] = _plain(drawn)
+                labels[group.label], views[view] = group.label, title.capitalize()
+    if not figures:
+        return ""
+    charts["tasks"] = {"keys": ["group", "view"], "figures": figures}
+    averages = sections.finals_text(groups, next(name for name in metric_names(groups) if name.startswith("average")))
+    controls = sections.select("tasks", "group", "Experiment", labels) + sections.select(
+        "tasks", "view", "Shown as", views
+    )
+    return sections.figure(
+        "tasks",
+        f"How good the model was on each task after each. Average at the end: {averages}",
+        controls,
+        "A row is what the model was after learning a task, a column the task that it was judged on; the first row is "
+        "a model that has learnt nothing. Below the diagonal is what was forgotten, above it what was of use before it "
+        "was learnt. Means over repeats.",
+    )
 
 
 def _learning(groups: Sequence[Group], charts: dict[str, Chart]) -> str:

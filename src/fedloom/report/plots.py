@@ -66,15 +66,13 @@ def curve_figure(curves: Curves, *, x: str, name: str, statistic: str) -> Figure
         mean = {**common, "mode": "lines+markers"} if _few(line.mean) else common
         figure.add_scatter(
             y=numbers(line.mean),
-            name=_plain(label),
-            meta=_meta(at, "mean"),
-            line={"color": colour, "width": 2.25, "dash": _DASHES[at % len(_DASHES)]},
-            marker={"size": 5, "color": colour},
+            name=plain_text(label),
+            **line_style(at, "mean"),
             customdata=None if line.std is None else numbers(line.std),
             hovertemplate="%{y:.4g}" + ("" if line.std is None else " ± %{customdata:.2g}"),
             **mean,
         )
-    _style(figure, height=430)
+    style(figure, height=430)
     figure.update_layout(hovermode="x unified")
     figure.update_xaxes(title_text=curves.axes[x].title, rangemode="tozero", **tick_format(x))
     figure.update_yaxes(title_text=describe(name, statistic), type="log" if curves.log(name) else "linear")
@@ -128,7 +126,7 @@ def label_picture(data: dict[str, Any]) -> Figure | None:
         labels = [str(name) for name in data["classes"]]
         figure.add_trace(_heat_map(counts, names, labels), row=2, col=1)
         figure.update_yaxes(title_text="Label", showgrid=False, **_ticks(labels, 26), row=2, col=1)
-    _style(figure, height=260 + tall)
+    style(figure, height=260 + tall)
     figure.update_layout(barmode="stack", bargap=0.15)
     figure.update_yaxes(title_text="Rows", row=1, col=1)
     figure.update_xaxes(showgrid=False, range=[-0.6, clients - 0.4], **_ticks(names, 24))
@@ -165,7 +163,7 @@ def participation_chart(group: Group) -> Figure | None:
                 meta=_meta(colour),
                 hovertemplate="%{y:.3g}",
             )
-    _style(figure, height=330)
+    style(figure, height=330)
     figure.update_layout(barmode="stack", bargap=0.1 if len(table["round"]) <= 60 else 0, hovermode="x unified")
     figure.update_xaxes(title_text="Round", **tick_format("round"))
     figure.update_yaxes(title_text="Clients", rangemode="tozero")
@@ -177,7 +175,7 @@ def numbers(values: Any) -> list[float | None]:
     return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]
 
 
-def _style(figure: Figure, height: int) -> None:
+def style(figure: Figure, height: int) -> None:
     """Calm: no frame, thin lines, the page's own background."""
     axis = {
         "gridcolor": "#e3e5e8",
@@ -209,9 +207,9 @@ def _boxes(labels: list[str], samples: list[list[ClientValue]], metric: str) -> 
         colour = _colour(at)
         figure.add_box(
             x=numbers(one.value for one in sample),
-            y0=_plain(label),
-            name=_plain(label),
-            text=[_plain(one.name) for one in sample],
+            y0=plain_text(label),
+            name=plain_text(label),
+            text=[plain_text(one.name) for one in sample],
             hovertemplate="client %{text}: %{x:.4g}<extra></extra>",
             boxpoints="all",
             jitter=0.55,
@@ -224,7 +222,7 @@ def _boxes(labels: list[str], samples: list[list[ClientValue]], metric: str) -> 
             meta=_meta(at),
             showlegend=False,
         )
-    _style(figure, height=110 + 80 * len(labels))
+    style(figure, height=110 + 80 * len(labels))
     figure.update_xaxes(title_text=name_text(metric))
     figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
     return figure
@@ -238,13 +236,13 @@ def _cumulative(labels: list[str], samples: list[list[ClientValue]], metric: str
         figure.add_scatter(
             x=numbers(one.value for one in sample),
             y=numbers((np.arange(len(sample)) + 1) / max(len(sample), 1)),
-            name=_plain(label),
+            name=plain_text(label),
             mode="lines",
             line={"color": _colour(at), "width": 2.25, "dash": _DASHES[at % len(_DASHES)], "shape": "hv"},
             hovertemplate="%{y:.0%} of the clients at or below %{x:.4g}",
             meta=_meta(at),
         )
-    _style(figure, height=380)
+    style(figure, height=380)
     figure.update_xaxes(title_text=name_text(metric))
     figure.update_yaxes(title_text="Share of the clients", tickformat=".0%", range=[0, 1.02])
     return figure
@@ -259,14 +257,14 @@ def _by_size(labels: list[str], samples: list[list[ClientValue]], metric: str) -
         figure.add_scatter(
             x=numbers(one.rows for one in sample),
             y=numbers(one.value for one in sample),
-            text=[_plain(one.name) for one in sample],
-            name=_plain(label),
+            text=[plain_text(one.name) for one in sample],
+            name=plain_text(label),
             mode="markers",
             marker={"size": 7, "opacity": 0.7, "color": _colour(at), "symbol": symbols[at % len(symbols)]},
             hovertemplate="client %{text}, %{x} rows: %{y:.4g}",
             meta=_meta(at),
         )
-    _style(figure, height=380)
+    style(figure, height=380)
     sizes = [one.rows for sample in samples for one in sample if one.rows]
     wide = bool(sizes) and max(sizes) > 20 * min(sizes)
     figure.update_xaxes(title_text="Training rows of the client", type="log" if wide else "linear")
@@ -308,7 +306,7 @@ def _size_bars(data: dict[str, Any], counts: np.ndarray[Any, Any], names: list[s
             name=name,
             marker={"color": _colour(colour), "line": {"width": 0}},
             meta=_meta(colour),
-            customdata=[_plain(name) for name in names],
+            customdata=[plain_text(name) for name in names],
             hovertemplate="client %{customdata}: %{y:,} " + name + "<extra></extra>",
         )
         for name, colour, rows in parts
@@ -323,7 +321,7 @@ def _by_role(data: dict[str, Any], rows: list[float]) -> list[tuple[str, int, np
     split = [
         (role, np.array([n if of == role else np.nan for n, of in zip(rows, roles, strict=True)])) for role in present
     ]
-    return [(f"training rows, {_plain(role)} clients", at, part) for at, (role, part) in enumerate(split)]
+    return [(f"training rows, {plain_text(role)} clients", at, part) for at, (role, part) in enumerate(split)]
 
 
 def _sized(values: object, clients: int) -> list[float] | None:
@@ -337,7 +335,7 @@ def _heat_map(counts: np.ndarray[Any, Any], names: list[str], labels: list[str])
 
     clients = len(names)
     gap = 2 if clients <= 60 else 1 if clients <= 120 else 0
-    named = [[f"client {_plain(client)}, label {_plain(label)}" for client in names] for label in labels]
+    named = [[f"client {plain_text(client)}, label {plain_text(label)}" for client in names] for label in labels]
     small = clients * len(labels) <= 4000
     return go.Heatmap(
         z=[numbers(row) for row in np.where(counts > 0, counts, np.nan).T],
@@ -369,16 +367,26 @@ def _ticks(names: list[str], limit: int) -> dict[str, Any]:
     """Names along an axis of whole numbers, no more than fit, none too long."""
     at = thin(len(names), limit).tolist()
     short = [name if len(name) <= 14 else name[:13] + "…" for name in names]
-    return {"tickvals": at, "ticktext": [_plain(short[i]) for i in at]}
+    return {"tickvals": at, "ticktext": [plain_text(short[i]) for i in at]}
 
 
-def _plain(text: str) -> str:
+def plain_text(text: str) -> str:
     """A user's words in a figure: plotly reads some tags, so they are escaped."""
     return escape(text, quote=False)
 
 
 def _few(values: Any) -> bool:
     return int(np.isfinite(values).sum()) <= 12
+
+
+def line_style(at: int, part: str = "") -> dict[str, Any]:
+    """Colour and dashes of the line number ``at``; ``part`` tells the page's script what it is."""
+    colour = _colour(at)
+    return {
+        "line": {"color": colour, "width": 2.25, "dash": _DASHES[at % len(_DASHES)]},
+        "marker": {"size": 5, "color": colour},
+        "meta": _meta(at, part),
+    }
 
 
 def _colour(at: int) -> str:

@@ -12,7 +12,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ class RunRecord:
     data: dict[str, Any]
     history: tuple[dict[str, Any], ...]
     summary: dict[str, Any]
+    matrix: dict[str, Any] = field(default_factory=dict)
+    """Of tasks in sequence: how good the model was on each task after each."""
 
     @property
     def finished(self) -> bool:
@@ -66,7 +68,9 @@ class RunRecord:
     @property
     def planned_rounds(self) -> int | None:
         """How many rounds the settings ask for."""
-        rounds = self.config.get("rounds")
+        rounds, tasks = self.config.get("rounds"), self.config.get("task")
+        if isinstance(rounds, int) and isinstance(tasks, list):
+            return sum(int(task.get("rounds", rounds)) for task in tasks)
         return rounds if isinstance(rounds, int) else None
 
     @property
@@ -135,6 +139,7 @@ def read_run(folder: str | Path) -> RunRecord:
         data=_read_json(folder / "data.json"),
         history=_read_history(folder / HISTORY, complete=bool(summary)),
         summary=summary,
+        matrix=_read_json(folder / "matrix.json"),
     )
 
 

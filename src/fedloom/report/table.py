@@ -86,7 +86,8 @@ def columns(groups: Sequence[Group], target: Target | None = None) -> list[Colum
         for statistic, title in _SPREAD.items():
             better = "down" if statistic == "std" else direction(name)
             key = f"{name}_{statistic}"
-            found.append(Column(key, "clients", title.capitalize(), _final(name, statistic), plain, better))
+            column = Column(key, "clients", title.capitalize(), _final(name, statistic), plain, better)
+            found += [column] * any(group.known(column.read) for group in groups)
     if target is not None:
         found += _target_columns(target)
     found.append(Column("rounds", "cost", "Rounds", lambda run: run.rounds, counted))

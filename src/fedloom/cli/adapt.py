@@ -1,0 +1,66 @@
+"""``fedloom adapt``: the model of a run, fitted to one client's few rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedloom.cli.display import make_console, say
+from fedloom.cli.flags import Flags, overrides, with_flags
+from fedloom.cli.run import Sets, slug
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedloom.engine.adaptation import Adapted
+
+
+@with_flags(("none",), also=("--data",))
+def adapt(
+    flags: Flags,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    client: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="The client: its number or its name, in the run's data or in --data."),
+    ] = None,
+    sets: Sets = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps on the client's rows.")] = None,
+    lr: Annotated[float | None, typer.Option(min=1e-300, help="Their step size.")] = None,
+    support: Annotated[int | None, typer.Option(min=1, metavar="ROWS", help="Adapt on only so many rows.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the model is saved; beside the run.")] = None,
+) -> None:
+    """Adapt a run's model to one client by the method's own rule; say how good it was before, and is now."""
+    from fedloom.experiment.adaptation import adapt_to_settings
+
+    done = adapt_to_settings(run, client, overrides(flags, sets), steps=steps, lr=lr, support=support)
+    done = done.save(out or run.with_name(f"{run.resolve().name}-client-{slug(done.record['client'])}"))
+    console = make_console()
+    say(console, _headline(done))
+    console.print(_table(done))
+    say(console, f"model: {done.folder}")
+
+
+def _headline(done: Adapted) -> str:
+    record = done.record
+    unfinished = "" if record["run_finished"] else ", not finished"
+    fitted, judged, steps = record["adapted_on"], record["judged_on"], record["steps"]
+    return (
+        f"{record['run']} (round {record['round']}{unfinished}), client {record['client']} of {record['data']}: "
+        f"{steps} step{'s' * (steps != 1)} on {fitted['rows']} rows ({fitted['split']}), judged on "
+        f"{judged['rows']} rows ({judged['split']})"
+    )
+
+
+def _table(done: Adapted) -> Table:
+    from rich.table import Table
+
+    from fedloom.report.words import plain, text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("", "Before", "After"):
+        table.add_column(title, justify="right" if title else "left")
+    for name, before in done.before.items():
+        table.add_row(name, text(plain, before), text(plain, done.after[name]))
+    return table

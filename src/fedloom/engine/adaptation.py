@@ -1,0 +1,166 @@
+"""A new client: a trained model, its few rows, the method's own way to fit the one to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom import __version__
+from fedloom.channel import Channel
+from fedloom.engine import tensorfile
+from fedloom.engine.evaluation import Evaluation
+from fedloom.engine.files import guarded, replacing, write_json
+from fedloom.engine.folder import theta_sha256
+from fedloom.engine.saved import shapes_of
+from fedloom.engine.store import MemoryStore
+from fedloom.errors import DataError, RunError
+from fedloom.execution import Worker, one_thread
+from fedloom.federation.data import FederatedData
+from fedloom.federation.model import Model
+from fedloom.federation.problem import Problem
+from fedloom.federation.ragged import Ragged
+from fedloom.federation.randomness import Draw
+from fedloom.methods import Method
+from fedloom.types import State, Vector
+
+MODEL, RECORD = "model.safetensors", "adapted.json"
+_KIND = "fedloom.model"
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """Whose model is adapted: its rows in each split, and its number in the federation that the model comes from."""
+
+    label: str
+    number: int
+    data: FederatedData
+    rows: dict[str, Tensor]
+    seen: bool
+    """Whether it took part in the training."""
+
+    @staticmethod
+    def among(data: FederatedData, client: int, *, seen: bool, number: int | None = None) -> Client:
+        """A client of a federation; ``number`` is what the trained model's server would call it."""
+        rows = {name: owned[client] for name, owned in data.splits.items()}
+        return Client(data.label(client), client if number is None else number, data, rows, seen)
+
+    def usual(self) -> Evaluation:
+        """A client that was never seen fits its support and is judged on its query; the others on their test rows."""
+        halves = "support" in self.rows
+        judged = "query" if halves and not self.seen else "test"
+        return Evaluation(model="adapted", split=judged, adapt_split="support" if halves else "train")
+
+    def keeping(self, split: str, count: int | None, draw: Draw) -> Client:
+        """The same client with only so many rows of a split, drawn at random."""
+        if count is None:
+            return self
+        there = len(self.rows[split])
+        if count > there:
+            raise DataError(f"client {self.label} has {there} rows to adapt on ({split}); ask for at most so many")
+        chosen = np.sort(draw.generator("adapt support").permutation(there)[:count])
+        return replace(self, rows={**self.rows, split: self.rows[split][torch.from_numpy(chosen)]})
+
+    def alone(self) -> FederatedData:
+        """A federation in which nobody else has any rows."""
+        before = torch.zeros(self.number + 1, dtype=torch.int64)
+        splits = {
+            name: Ragged(torch.cat([before, torch.tensor([len(rows)])]), rows) for name, rows in self.rows.items()
+        }
+        return replace(self.data, splits=splits, roles=None, names=None)
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """A model fitted to one client's rows, and how good it was on other rows of that client, before and after."""
+
+    theta: Vector
+    before: dict[str, float]
+    after: dict[str, float]
+    record: dict[str, Any]
+    """What it is: the client, its rows, the steps, the run that it comes from."""
+    model: Model
+    folder: Path | None = None
+
+    def save(self, folder: str | Path) -> Adapted:
+        """The model by the names of its tensors (safetensors), and beside it a JSON that says what it is."""
+        path = Path(folder)
+        with guarded(path):
+            if path.exists() and not (path / RECORD).is_file() and (not path.is_dir() or any(path.iterdir())):
+                raise RunError(f"{path} is there already and holds no adapted model; choose another folder")
+            path.mkdir(parents=True, exist_ok=True)
+        views = {name: tensor.contiguous() for name, tensor in self.model.views(self.theta).items()}
+        dtype = "F64" if self.theta.dtype == torch.float64 else "F32"
+        columns = [tensorfile.Column(name, dtype, tuple(tensor.shape)) for name, tensor in views.items()]
+        with replacing(path / MODEL) as file:
+            tensorfile.write(file, _KIND, columns, map(tensorfile.little_endian, views.values()), {})
+        write_json(path / RECORD, self.record)
+        return replace(self, folder=path)
+
+
+def adapt_client(
+    problem: Problem,
+    method: Method,
+    client: Client,
+    state: State,
+    store: MemoryStore,
+    *,
+    round: int,
+    seed: int,
+    evaluation: Evaluation,
+    about: Mapping[str, Any],
+) -> Adapted:
+    """Adapt the model in ``state`` to a client by the method's own rule, and judge it before and after.
+
+    ``problem`` is what the model was trained on; ``evaluation`` says on which rows, by how many steps of which size,
+    and which metrics; ``about`` goes into the record.
+    """
+    fitted, judged = evaluation.adapt_split, evaluation.split
+    for split, what in ((fitted, "adapt on"), (judged, "be judged on")):
+        if len(client.rows.get(split, ())) == 0:
+            raise DataError(
+                f"client {client.label} has no rows to {what} ({split}); give it some, or take another client"
+            )
+    lone = Problem(client.alone(), problem.model, problem.loss.name, problem.dtype)
+    worker = Worker(lone, method, Channel(), seed)
+    ids = np.array([client.number])
+    memory, known = store.gather(torch.from_numpy(ids))
+    task = {"clients": ids, "round": round, "split": judged, "metrics": evaluation.metrics, "memory": memory}
+    task |= {"known": known, "adapt_split": fitted}
+    task |= {"adapt_steps": evaluation.adapt_steps, "adapt_lr": evaluation.adapt_lr}
+    with one_thread():
+        try:
+            theta = worker.models(lone.device(ids, Draw(seed, round)), state, {**task, "model": "adapted"})
+        except IndexError as error:
+            raise RunError(
+                f"{type(method).__name__} keeps something for each client that took part, which client {client.label} "
+                "did not: it cannot be adapted to it"
+            ) from error
+        scores = {which: worker.evaluate(state, {**task, "model": which}) for which in ("personal", "adapted")}
+    before, after = (
+        {name: float(value[0]) for name, value in scores[which]["values"].items()} for which in ("personal", "adapted")
+    )
+    theta = theta.expand(1, -1)[0].detach().clone()
+    record = {
+        "client": client.label,
+        "data": client.data.name,
+        "method": type(method).__name__,
+        **about,
+        "round": round,
+        "steps": evaluation.adapt_steps,
+        "lr": evaluation.adapt_lr,
+        "adapted_on": {"split": fitted, "rows": len(client.rows[fitted])},
+        "judged_on": {"split": judged, "rows": len(client.rows[judged])},
+        "before": before,
+        "after": after,
+        "parameters": theta.numel(),
+        "shapes": {name: list(shape) for name, shape in shapes_of(problem.model).items()},
+        "theta_sha256": theta_sha256(theta),
+        "fedloom": __version__,
+    }
+    return Adapted(theta, before, after, record, problem.model)

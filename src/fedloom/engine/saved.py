@@ -1,0 +1,97 @@
+"""What a run's folder knows about its model: read for a later run or for a new client, and never changed by that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedloom.engine import checkpoint
+from fedloom.engine.folder import SUMMARY, task_folders, theta_sha256
+from fedloom.engine.store import MemoryStore
+from fedloom.errors import RunError
+from fedloom.federation.model import Model
+from fedloom.types import State, Vector
+
+Shapes = dict[str, tuple[int, ...]]
+"""The named tensors of a model, in the order in which they lie in θ."""
+
+_MOST = 4
+
+
+@dataclass(frozen=True, eq=False)
+class SavedModel:
+    """The newest checkpoint of a run: its model, the server's state, and how far the run had come."""
+
+    folder: Path
+    theta: Vector
+    """The server's model."""
+    shapes: Shapes
+    round: int
+    finished: bool
+    state: State
+    index: State
+    """Where the clients' memories are."""
+
+    @property
+    def sha256(self) -> str:
+        """The fingerprint of the model."""
+        return theta_sha256(self.theta)
+
+    def memory(self) -> MemoryStore:
+        """The clients' memories, to look at; to be closed."""
+        return MemoryStore.restore(self.folder, self.index, tidy=False)
+
+    def refuse_other(self, model: Model) -> None:
+        """A RunError that names the shapes which differ, unless it is a model of this kind."""
+        refuse_other_model(f"the model in {self.folder}", self.shapes, shapes_of(model))
+
+
+def saved_model(folder: str | Path) -> SavedModel:
+    """The model of an earlier run, also of one that is not finished; of tasks in sequence, that of the last one."""
+    folder = Path(folder)
+    place = _last_task(folder)
+    saved = checkpoint.load_latest(place, tidy=False) if place.is_dir() else None
+    if saved is None:
+        raise RunError(
+            f"{folder} has no model: it is no folder of a run, or the run has not begun. Give the folder of a run "
+            f"(with {checkpoint.NEWEST} in it)"
+        )
+    state, key = saved.groups["state"], saved.meta["theta"]
+    return SavedModel(
+        folder=place,
+        theta=saved.groups["model"]["theta"] if key is None else state[key],
+        shapes={name: tuple(shape) for name, shape in saved.meta["shapes"].items()},
+        round=int(saved.meta["clocks"]["round"]),
+        finished=(place / SUMMARY).is_file(),
+        state=state,
+        index=saved.groups["memory"],
+    )
+
+
+def shapes_of(model: Model) -> Shapes:
+    """The shapes of a model's tensors."""
+    return {name: piece.shape for name, piece in model.slices.items()}
+
+
+def refuse_other_model(what: str, there: Mapping[str, tuple[int, ...]], here: Mapping[str, tuple[int, ...]]) -> None:
+    """A RunError that names the tensors which differ, unless the two models are of one kind."""
+    if list(there.items()) == list(here.items()):
+        return
+    said = []
+    for name in dict.fromkeys([*there, *here]):
+        if name not in here:
+            said.append(f"{name} {there[name]} is only there")
+        elif name not in there:
+            said.append(f"{name} {here[name]} is only here")
+        elif there[name] != here[name]:
+            said.append(f"{name} is {there[name]} there and {here[name]} here")
+    said = said or ["the same tensors stand in another order"]
+    more = [f"and {len(said) - _MOST} more"] if len(said) > _MOST else []
+    raise RunError(f"{what} is another one than this run's: {'; '.join([*said[:_MOST], *more])}. Use the same model")
+
+
+def _last_task(folder: Path) -> Path:
+    """The folder itself, or that of its last task that has begun."""
+    begun = [path for path in task_folders(folder) if (path / checkpoint.NEWEST).is_file()]
+    return begun[-1] if begun and not (folder / checkpoint.NEWEST).is_file() else folder

@@ -1,0 +1,257 @@
+"""Adaptation as a service: a run's folder, a client's few rows, and the personal model that comes of both."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedloom.data import Table, federate
+from fedloom.engine.adaptation import Adapted, Client, adapt_client
+from fedloom.engine.evaluation import Evaluation
+from fedloom.engine.folder import CONFIG, RunFolder
+from fedloom.engine.run import Run
+from fedloom.engine.saved import SavedModel, saved_model
+from fedloom.engine.store import MemoryStore
+from fedloom.errors import ConfigError, DataError, RunError
+from fedloom.experiment.data import DIVISION, read_data
+from fedloom.experiment.experiment import Experiment
+from fedloom.experiment.faults import Faults
+from fedloom.experiment.settings import Override, Settings
+from fedloom.experiment.words import hint
+from fedloom.federation.data import SOURCE, FederatedData
+from fedloom.federation.problem import Problem
+from fedloom.federation.randomness import Draw
+from fedloom.methods import Method
+from fedloom.types import State
+
+_KEPT = ("support", "chronological", "seed")
+"""What of a run's division holds for a new client too."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A run as far as adaptation needs it."""
+
+    problem: Problem
+    method: Method
+    state: State
+    round: int
+    seed: int
+    saved: SavedModel | None
+    experiment: Experiment | None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Where the model comes from."""
+        if self.saved is None:
+            return {}
+        run = {"run": str(self.saved.folder.resolve()), "run_finished": self.saved.finished}
+        return run | {"run_theta_sha256": self.saved.sha256}
+
+
+def adapt(
+    run: str | Path | Run,
+    client: int | str | None = None,
+    *,
+    data: FederatedData | Table | None = None,
+    problem: Problem | None = None,
+    method: Method | None = None,
+    steps: int | None = None,
+    lr: float | None = None,
+    support: int | None = None,
+    out: str | Path | None = None,
+) -> Adapted:
+    """Fit a run's model to one client's few rows by the method's own rule, and say how good it is before and after.
+
+    ``run`` is a run's folder, or what ``train`` returned; ``client`` a client's number or name: in the run's own
+    data, or in ``data``, a new client's. ``support`` limits the rows that it is fitted to, ``steps`` and ``lr`` say
+    how; unless given they are as in the run's evaluation. A run that was made from Python needs its ``problem`` and
+    its ``method``. With ``out`` the model is saved into a folder.
+
+        adapted = fedloom.adapt("runs/fedavg-digits-0", client=3, steps=1, lr=0.05)
+        adapted.before["accuracy"], adapted.after["accuracy"]
+    """
+    trained = _trained(run, problem, method)
+    chosen = _own_client(trained, client) if data is None else _new_client(trained, data, client)
+    return _adapted(trained, chosen, steps, lr, support, out)
+
+
+def adapt_to_settings(
+    run: str | Path,
+    client: str | None,
+    changes: list[Override],
+    *,
+    steps: int | None = None,
+    lr: float | None = None,
+    support: int | None = None,
+    out: str | Path | None = None,
+) -> Adapted:
+    """The same, the new client's data being given as settings ("data.path"); without any, it is one of the run's."""
+    trained = _trained(run, None, None)
+    chosen = _own_client(trained, client) if not changes else _new_client(trained, _read(trained, changes), client)
+    return _adapted(trained, chosen, steps, lr, support, out)
+
+
+def _adapted(
+    trained: Trained, client: Client, steps: int | None, lr: float | None, support: int | None, out: str | Path | None
+) -> Adapted:
+    evaluation = _how(trained, client)
+    evaluation = evaluation if steps is None else replace(evaluation, adapt_steps=steps)
+    evaluation = evaluation if lr is None else replace(evaluation, adapt_lr=lr)
+    client = client.keeping(evaluation.adapt_split, support, Draw(trained.seed))
+    with ExitStack() as exits:
+        store = exits.enter_context(MemoryStore() if trained.saved is None else trained.saved.memory())
+        done = adapt_client(
+            trained.problem,
+            trained.method,
+            client,
+            trained.state,
+            store,
+            round=trained.round,
+            seed=trained.seed,
+            evaluation=evaluation,
+            about=trained.about,
+        )
+    return done if out is None else done.save(out)
+
+
+def _trained(run: str | Path | Run, problem: Problem | None, method: Method | None) -> Trained:
+    """What the run's folder tells, or what the caller gives beside it."""
+    folder = run.folder if isinstance(run, Run) else Path(run)
+    saved = saved_model(folder) if folder is not None else None
+    seed = int(run.summary["seed"]) if isinstance(run, Run) else 0
+    if problem is not None and method is not None:
+        if saved is None:
+            assert isinstance(run, Run)
+            return Trained(problem, method, run.state, int(run.summary["rounds"]), seed, None, None)
+        saved.refuse_other(problem.model)
+        return Trained(problem, method, saved.state, saved.round, seed, saved, None)
+    if saved is None:
+        raise RunError("this run has no folder: give adapt its problem and its method too")
+    experiment = _rebuilt(saved.folder)
+    found = Trained(
+        problem or experiment.problem(),
+        method or experiment.method,
+        saved.state,
+        saved.round,
+        experiment.top.seed,
+        saved,
+        experiment,
+    )
+    saved.refuse_other(found.problem.model)
+    return found
+
+
+def _rebuilt(folder: Path) -> Experiment:
+    """The experiment of a run's folder; a run that Python made cannot be rebuilt from it."""
+    if tomllib.loads(RunFolder.open(folder, write=False).read_text(CONFIG)).get("made_by") == "python":
+        raise RunError(
+            f"{folder} was made from Python: its model and its data are not in the folder, so it cannot be rebuilt; "
+            "call fedloom.adapt(run, client, problem=…, method=…) there"
+        )
+    return Experiment.load(folder / CONFIG)
+
+
+def _own_client(trained: Trained, client: int | str | None) -> Client:
+    data = trained.problem.data
+    number = _number(data, client)
+    return Client.among(data, number, seen=bool((data.with_role(SOURCE) == number).any()))
+
+
+def _new_client(trained: Trained, data: FederatedData | Table, client: int | str | None) -> Client:
+    """A client that the run has never seen: it comes after all that it has."""
+    if isinstance(data, Table):
+        alone = {} if data.groups is not None else {"clients": 1}
+        data = federate(data, test=0.0, seed=trained.seed, allow_empty=True, **alone)  # type: ignore[arg-type]
+    number = 0 if client is None and data.clients == 1 else _number(data, client)
+    return Client.among(_as_trained(trained, data), number, seen=False, number=trained.problem.data.clients)
+
+
+def _number(data: FederatedData, client: int | str | None) -> int:
+    """The number of a client that is given by number or by name."""
+    names = [data.label(k) for k in range(data.clients)] if data.names is not None else []
+    if client is None:
+        some = ", ".join(names[:5]) or f"0 to {data.clients - 1}"
+        raise ConfigError(f"say which client of {data.name!r}: its name or its number, such as {some}")
+    if str(client) in names:
+        return names.index(str(client))
+    if str(client).isdecimal() and int(client) < data.clients:
+        return int(client)
+    near = hint(str(client), names) if names else f"they are 0 to {data.clients - 1}"
+    raise ConfigError(f"{data.name!r} has no client {str(client)!r}; {near}")
+
+
+def _as_trained(trained: Trained, data: FederatedData) -> FederatedData:
+    """New data as the model knows them: the same task, and classes by their names where the model has them."""
+    known = trained.problem.data
+    if data.task != known.task:
+        raise DataError(f"{data.name!r} is a {data.task} task, but the model was trained for {known.task}")
+    if data.task != "classification" or data.classes == known.classes:
+        return data
+    numbers = torch.tensor([known.classes.index(name) if name in known.classes else -1 for name in data.classes])
+    y = numbers[data.y]
+    strangers = [data.classes[label] for label in torch.unique(data.y[y < 0]).tolist()]
+    if strangers:
+        raise DataError(
+            f"{data.name!r} has the class {', '.join(strangers)}, which the model does not know; it knows "
+            f"{', '.join(known.classes)}"
+        )
+    return replace(data, y=y, classes=known.classes)
+
+
+def _how(trained: Trained, client: Client) -> Evaluation:
+    """As the run's own evaluation adapts such clients, or else as usual."""
+    usual = client.usual()
+    if trained.experiment is None:
+        return usual
+    evaluations = trained.experiment.evaluations
+    wanted = ("all", "source" if client.seen else "target")
+    for evaluation in evaluations:
+        named = {evaluation.split, evaluation.adapt_split}
+        if evaluation.model == "adapted" and evaluation.on in wanted and named <= set(client.rows):
+            return evaluation
+    return replace(usual, metrics=evaluations[0].metrics) if evaluations else usual
+
+
+def _read(trained: Trained, changes: list[Override]) -> FederatedData:
+    """The data that the settings name, read as the run's own were."""
+    experiment = trained.experiment
+    assert experiment is not None
+    plan, known = experiment.data_plan, trained.problem.data
+    elsewhere = any(change.key in ("data.path", "data.name") for change in changes)
+    values = _schema(plan.options, experiment.settings.get(("data",)) or {}, keep=plan.path is not None)
+    settings = Settings({"data": values}, dict(experiment.settings.places), experiment.settings.file)
+    for change in changes:
+        settings.set(change)
+    given = settings.values["data"]
+    if not elsewhere:
+        raise ConfigError("say where the new client's data are: --data FILE (or the name of a data set)")
+    if "path" in given:
+        given.setdefault("task", known.task)
+        if known.classes and known.task != "multilabel":
+            given.setdefault("class_names", list(known.classes))
+    faults = Faults(settings)
+    new = read_data(given, faults)
+    faults.stop()
+    assert new is not None
+    like = {"like": plan.path} if new.path is not None and plan.path is not None else {}
+    new = replace(new, options={**new.options, **like})
+    table = new.load(trained.seed)
+    division = new.division
+    if division.clients is None and table.groups is None:
+        division = replace(division, clients=1)
+    if "test" not in given:
+        division = replace(division, test=0.0)
+    return replace(new, division=division).federate(table, trained.seed)
+
+
+def _schema(options: Mapping[str, Any], data: Mapping[str, Any], keep: bool) -> dict[str, Any]:
+    """The settings of the run's data that hold for a new client's: how rows are read, and how they are halved."""
+    columns = {key: value for key, value in options.items() if value is not None} if keep else {}
+    return columns | {key: data[key] for key in _KEPT if key in data and key in DIVISION.fields}
