@@ -14,6 +14,7 @@ from fedloom.cli.compare import compare
 from fedloom.cli.guard import Guarded
 from fedloom.cli.methods import check, methods
 from fedloom.cli.report import report
+from fedloom.cli.reproduce import reproduce
 from fedloom.cli.run import resume, run
 
 app = typer.Typer(
@@ -40,7 +41,7 @@ def common(
     """What every command has."""
 
 
-for command in (run, compare, resume, report, methods, check):
+for command in (run, compare, reproduce, resume, report, methods, check):
     app.command()(command)
 app.add_typer(data.app, name="data")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +68,17 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def slug(text: str) -> str:
+    """A text as the name of a folder."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "run"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a value as JSON, all or nothing; NaN and infinities, which JSON lacks, become null."""
+    with replacing(path) as file:
+        file.write((json.dumps(plain(value, path.name), indent=1, allow_nan=False) + "\n").encode())
 
 
 def plain(value: Any, place: str) -> Any:

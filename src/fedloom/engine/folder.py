@@ -12,7 +12,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from fedloom.engine import checkpoint, lock, store, toml
-from fedloom.engine.files import guarded, plain, replacing
+from fedloom.engine.files import guarded, replacing, write_json
 from fedloom.engine.lock import Lock
 from fedloom.engine.tensorfile import little_endian
 from fedloom.errors import RunError
@@ -79,7 +79,7 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> None:
         """Writes a value as JSON; NaN and infinities, which JSON lacks, become null."""
-        self.write_text(name, json.dumps(plain(value, name), indent=1, allow_nan=False) + "\n")
+        write_json(self.file(name), value)
 
     def write_toml(self, name: str, table: dict[str, Any]) -> None:
         """Writes a table as TOML."""

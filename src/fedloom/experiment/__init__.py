@@ -7,7 +7,7 @@ run = experiment.run("runs/mine")
 
 from fedloom.experiment.experiment import Experiment, Shelf
 from fedloom.experiment.forms import Form
-from fedloom.experiment.sections import method_form
+from fedloom.experiment.sections import foreign, method_form
 from fedloom.experiment.settings import Override, Settings, parse_set, parse_value
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Override",
     "Settings",
     "Shelf",
+    "foreign",
     "method_form",
     "parse_set",
     "parse_value",

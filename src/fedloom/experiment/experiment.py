@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -9,7 +10,10 @@ from typing import Any, Self, TypeVar
 import torch
 
 from fedloom.data import Table
+from fedloom.engine import toml
+from fedloom.engine.folder import CONFIG, SUMMARY
 from fedloom.engine.run import Progress, Run, train
+from fedloom.errors import RunError
 from fedloom.experiment.data import read_data
 from fedloom.experiment.faults import Faults, about
 from fedloom.experiment.forms import Form, spoken
@@ -153,6 +157,14 @@ class Experiment:
         faults.stop()
         self.problem()
 
+    def measured(self) -> list[str]:
+        """Every metric that the history will have: those of the first evaluation by name, others as NAME/metric."""
+        found = []
+        for index, evaluation in enumerate(self.evaluations):
+            names = [*(metric.name for metric in metrics_for(self.data().task, evaluation.metrics)), "loss"]
+            found += [f"{evaluation.name}/{name}" if index else name for name in dict.fromkeys(names)]
+        return found
+
     def resolved(self) -> dict[str, Any]:
         """Every setting of this run, with nothing left open: as a file, it gives the same bits again."""
         self.check()
@@ -207,6 +219,20 @@ class Experiment:
             **self.arguments(),
         )
 
+    def start(self, place: Path, force: bool = False) -> dict[str, Any] | None:
+        """How ``run`` is to begin in a folder: afresh, or on from where its run stopped; None when that is done.
+
+        A folder that holds a run with other settings is refused, unless ``force`` says to replace it.
+        """
+        if force or not (place / CONFIG).is_file():
+            return {"force": force}
+        there = Settings.read(place / CONFIG).values
+        if _essence(there) != _essence(tomllib.loads(toml.dumps(self.resolved()))):
+            raise RunError(
+                f"{place} holds a run with other settings: choose another folder with --out, or begin anew with --force"
+            )
+        return None if (place / SUMMARY).is_file() else {"resume": True}
+
     @property
     def label(self) -> str:
         """What the run is called in reports."""
@@ -217,6 +243,11 @@ def _sure(part: T | None) -> T:
     """A part that was read without a fault."""
     assert part is not None
     return part
+
+
+def _essence(config: dict[str, Any]) -> dict[str, Any]:
+    """What decides the result: everything but where the work is done."""
+    return {key: value for key, value in config.items() if key != "execution"}
 
 
 def _section(values: Mapping[str, Any], key: str, faults: Faults) -> dict[str, Any]:
