@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,12 @@ from fedloom.cli.display import Follow, following, make_console, say
 from fedloom.cli.flags import EXECUTION, Flags, overrides, with_flags
 from fedloom.cli.guard import Halt
 from fedloom.cli.run import Force, Quiet, Report
-from fedloom.errors import RunError
+from fedloom.errors import ConfigError, FedloomError, RunError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedloom.reproduce import Reproduction
 
 _AGAIN = "go on by the same command again: what is done is not done twice"
 
@@ -33,14 +38,27 @@ def reproduce(
     report: Report = True,
 ) -> None:
     """Run a table of experiments and compare it with the published one. Started again, it goes on where it stopped."""
-    from fedloom.engine.run import Interrupted
     from fedloom.reproduce import Plan, Reproduction
+    from fedloom.reproduce.shelf import find, recorded
 
     console = make_console()
-    assert name is not None
-    plan = Plan.read(Path(name), quick=quick, repeats=repeats)
+    if name is None:
+        _list(console)
+        return
+    if quick and record:
+        raise ConfigError("--record keeps results of the whole experiment: leave --quick out")
+    plan = Plan.read(find(name), quick=quick, repeats=repeats)
     folder = out or Path("runs") / f"reproduce-{plan.name}{'-quick' * quick}"
     work = Reproduction(plan, folder, plan.matching(only or []), overrides(flags), force)
+    failed = _perform(work, console, quiet)
+    _conclude(work, console, report, recorded(plan.file) if record else None)
+    if failed:
+        raise RunError("\n  ".join([f"{len(failed)} of {len(work.chosen)} cells failed:", *failed]))
+
+
+def _perform(work: Reproduction, console: Console, quiet: bool) -> list[str]:
+    """All runs that are not there yet; what went wrong in those that failed."""
+    from fedloom.engine.run import Interrupted
 
     def watch(title: str) -> AbstractContextManager[Follow]:
         return following(console, title, quiet or not console.is_terminal)
@@ -51,8 +69,45 @@ def reproduce(
             console.file.flush()
 
     try:
-        failed = work.perform(watch, tell)
+        return work.perform(watch, tell)
     except (KeyboardInterrupt, Interrupted) as stop:
         raise Halt(f"stopped; {_AGAIN}") from stop
-    if failed:
-        raise RunError("\n  ".join([f"{len(failed)} cells failed:", *failed]))
+
+
+def _conclude(work: Reproduction, console: Console, report: bool, kept: Path | None) -> None:
+    """The tables, the page, and the record that is kept."""
+    from fedloom.reproduce import page, tables
+    from fedloom.reproduce.keep import keep
+
+    result = work.record()
+    for grid in tables.grids(result):
+        say(console, grid.title, "bold")
+        console.print(tables.rich_grid(grid))
+        console.print()
+    for note in tables.notes(result):
+        say(console, f"note: {note}", "yellow")
+    say(console, f"{tables.progress(result)}; result: {work.folder / 'result.json'}")
+    if report:
+        say(console, f"report: {page.write(work.plan, result, work.folder)}")
+    if kept is not None:
+        keep(result, kept)
+        say(console, f"recorded: {kept}")
+
+
+def _list(console: Console) -> None:
+    """What there is, and how much of it is recorded."""
+    from fedloom.reproduce import Plan, tables
+    from fedloom.reproduce.outcome import read_record
+    from fedloom.reproduce.shelf import known, recorded
+
+    rows = []
+    for name, file in known().items():
+        try:
+            plan = Plan.read(file)
+        except FedloomError as error:
+            say(console, f"{name}: {error}", "red")
+            continue
+        published = sum(cell.published is not None for cell in plan.cells)
+        done = sum(bool(cell["values"]) for cell in read_record(recorded(file)).get("cells", []))
+        rows.append((name, plan.head.title, str(len(plan.cells)), str(published), str(done)))
+    console.print(tables.listing(rows))

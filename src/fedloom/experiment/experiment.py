@@ -155,7 +155,8 @@ class Experiment:
                 with faults.collecting((*at, "split"), ("data", "test"), at):
                     evaluation.check(self.data())
         faults.stop()
-        self.problem()
+        with about(self.settings, ("method", "name"), ("method",)):
+            self.method.check(self.problem())
 
     def measured(self) -> list[str]:
         """Every metric that the history will have: those of the first evaluation by name, others as NAME/metric."""

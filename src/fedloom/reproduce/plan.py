@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedloom.engine.files import slug
-from fedloom.errors import ConfigError
+from fedloom.errors import ConfigError, FedloomError
 from fedloom.experiment import Experiment, Form, Override, Settings, Shelf, foreign
-from fedloom.experiment.faults import Faults, each_fault
+from fedloom.experiment.faults import Faults, each_fault, stop_at
 from fedloom.experiment.lines import Key
 from fedloom.experiment.words import hint, value_text
 from fedloom.federation.metrics import METRICS
@@ -136,6 +136,8 @@ class Cell:
     """What is laid over that in the runs that tune."""
     points: tuple[Point, ...]
     """Among which to choose; none: there is nothing to tune."""
+    grid_place: str
+    """Where in the file they stand."""
     repeats: int
     target: float | None
     """A value of the metric that is to be reached, as the run has it (not times 100)."""
@@ -167,11 +169,20 @@ class Cell:
 
     def experiment(self, seed: int, point: Point | None, overrides: Sequence[Override], shelf: Shelf) -> Experiment:
         """A repeat, with the values that were found best."""
-        return _made(self.settings, seed, point, overrides, shelf)
+        return self._made(self.settings, seed, point, overrides, shelf)
 
     def trial(self, seed: int, point: Point, overrides: Sequence[Override], shelf: Shelf) -> Experiment:
         """A run that tries a point."""
-        return _made(self.settings.overlaid(self.tuning), seed, point, overrides, shelf)
+        return self._made(self.settings.overlaid(self.tuning), seed, point, overrides, shelf)
+
+    def _made(
+        self, settings: Settings, seed: int, point: Point | None, overrides: Sequence[Override], shelf: Shelf
+    ) -> Experiment:
+        settings = settings.copied()
+        tuned = [Override(key, value, self.grid_place) for key, value in (point or {}).items()]
+        for override in (*tuned, Override("seed", seed, f"seed {seed}"), *overrides):
+            settings.set(override)
+        return Experiment(settings, shelf)
 
 
 @dataclass(frozen=True)
@@ -186,7 +197,7 @@ class Plan:
     columns: tuple[str, ...]
     cells: tuple[Cell, ...]
     """Column by column."""
-    values: dict[str, Any]
+    settings: Settings
     """The file as it stands."""
     quick: bool = False
 
@@ -239,7 +250,7 @@ class _Reader:
         self._check_cells(cells, tuning)
         self.faults.stop()
         names = tuple(row.name for row in rows), tuple(column.name for column in columns)
-        return Plan(self.file, head, measure, tuning, *names, tuple(cells), self.settings.values, self.hurry)
+        return Plan(self.file, head, measure, tuning, *names, tuple(cells), self.settings, self.hurry)
 
     def _own(self, at: Key, form: Any, title: str, others: Sequence[str] = (), refuse: bool = False) -> Any:
         """The keys of a table that are the table's own; the rest are settings, or where there are none refused."""
@@ -304,7 +315,8 @@ class _Reader:
         settings = settings.overlaid(self.settings.part(("row", r), (*_keys(_Row), "grid", "published", "cell")))
         settings = settings.overlaid(self.settings.part(single, (*_keys(_Single), "grid")))
         trials = self.settings.part(("tune",), _keys(Tuning)).overlaid(self.settings.part(("column", c, "tune")))
-        points = self._grid((*single, "grid") if self.settings.get((*single, "grid")) else ("row", r, "grid"))
+        grid: Key = (*single, "grid") if self.settings.get((*single, "grid")) else ("row", r, "grid")
+        points = self._grid(grid)
         if haste is not None:
             settings = settings.overlaid(self.settings.part(("quick",), (*_keys(Haste), "tune")))
             trials = trials.overlaid(self.settings.part(("quick",), (*_keys(Haste), "tune")))
@@ -316,6 +328,7 @@ class _Reader:
             settings,
             trials,
             points,
+            self.settings.place(grid) or "",
             repeats if self.repeats is None else self.repeats,
             upper.target,
             self._published(r, upper.name),
@@ -376,23 +389,8 @@ class _Reader:
             self.faults.add(key, f"cannot be: {tuning.seed} is the seed of a result, too; choose another for tuning")
 
 
-def _made(
-    settings: Settings, seed: int, point: Point | None, overrides: Sequence[Override], shelf: Shelf
-) -> Experiment:
-    settings = settings.copied()
-    for key, value in (point or {}).items():
-        settings.set(Override(key, value, settings.place(("method",)) or ""))
-    settings.set(Override("seed", seed, f"seed {seed}"))
-    for override in overrides:
-        settings.set(override)
-    return Experiment(settings, shelf)
-
-
 def check(cells: Sequence[Cell], plan: Plan, overrides: Sequence[Override], shelf: Shelf) -> None:
     """Everything that is wrong with any run of these cells, at once, before the first of them."""
-    from fedloom.errors import FedloomError
-    from fedloom.experiment.faults import stop_at
-
     found: dict[str, None] = {}
     for cell in cells:
         for make in _makers(cell, plan, overrides, shelf):
@@ -418,7 +416,7 @@ def _check_metric(experiment: Experiment, plan: Plan) -> None:
     """The measure must be something that the runs evaluate."""
     known = experiment.measured()
     if plan.measure.metric not in known:
-        place = Settings.read(plan.file).place(("measure", "metric")) or str(plan.file)
+        place = plan.settings.place(("measure", "metric")) or str(plan.file)
         raise ConfigError(
             f"{place}: measure.metric = {value_text(plan.measure.metric)} is not evaluated; "
             f"{hint(plan.measure.metric, known)}"

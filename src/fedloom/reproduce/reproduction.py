@@ -12,9 +12,10 @@ from typing import Any
 
 from fedloom import __version__
 from fedloom.engine.files import guarded, write_json
-from fedloom.engine.lock import Lock, is_marked
+from fedloom.engine.folder import CONFIG
+from fedloom.engine.lock import NAME, Lock, is_marked
 from fedloom.engine.run import Interrupted, Progress
-from fedloom.errors import Diverged, RunError
+from fedloom.errors import Diverged, FedloomError, RunError
 from fedloom.experiment import Experiment, Override, Shelf
 from fedloom.report.groups import mean_and_std
 from fedloom.reproduce.outcome import DIVERGED, Outcome, judge, on_the_way, read_outcome, read_record
@@ -60,13 +61,13 @@ class Reproduction:
         self.overrides, self.shelf = list(overrides), Shelf()
         self.errors: dict[str, str] = {}
         self._done: dict[Path, Outcome] = {}
-        self._fingerprints: dict[str, str] = {}
 
     def perform(self, watch: Watch, tell: Tell) -> list[str]:
         """Do what is not done yet; what went wrong in the cells that failed."""
         check(self.chosen, self.plan, self.overrides, self.shelf)
         lock = self._claim()
         try:
+            self._check_places()
             self.save()
             number, total = 0, sum(len(cell.points) + cell.repeats for cell in self.chosen)
             for cell in self.chosen:
@@ -83,12 +84,11 @@ class Reproduction:
         """Make the folder this plan's; one with anything else in it, or with other settings, is refused."""
         earlier = read_record(self.folder / RESULT)
         with guarded(self.folder):
-            if (
-                self.folder.exists()
-                and not is_marked(self.folder)
-                and (not self.folder.is_dir() or any(self.folder.iterdir()))
-            ):
-                raise RunError(f"{self.folder} is there already and is no reproduction; choose another with --out")
+            if self._foreign(earlier):
+                raise RunError(
+                    f"{self.folder} is there already and is no reproduction of {self.plan.name!r}; choose another "
+                    "folder with --out"
+                )
             self.folder.mkdir(parents=True, exist_ok=True)
         lock = Lock(self.folder)
         self.errors = {
@@ -96,11 +96,22 @@ class Reproduction:
             for cell in earlier.get("cells", [])
             if cell.get("error") and cell["title"] not in [one.title for one in self.chosen]
         }
-        for cell in self.chosen:
-            first = next(iter(self._jobs(cell)))
-            if not self.force:
-                self._experiment(first).start(self.folder / first.place)
         return lock
+
+    def _foreign(self, earlier: dict[str, Any]) -> bool:
+        """Whether the folder is somebody else's."""
+        if not self.folder.exists():
+            return False
+        if not self.folder.is_dir() or (self.folder / CONFIG).is_file():
+            return True
+        strange = not is_marked(self.folder) and any(path.name != NAME for path in self.folder.iterdir())
+        return strange or earlier.get("name", self.plan.name) != self.plan.name
+
+    def _check_places(self) -> None:
+        """Refuses runs that are there with other settings, as far as the first of each cell tells."""
+        for cell in self.chosen:
+            first = next(self._jobs(cell))
+            self._experiment(first).start(self.folder / first.place, self.force)
 
     def _jobs(self, cell: Cell) -> Iterator[Job]:
         """A cell's runs: first the trials, then, with the best of them, the repeats; no more once one fails to tune."""
@@ -177,11 +188,11 @@ class Reproduction:
             "quick": plan.quick,
             "finished": all(cell["done"] == cell["wanted"] for cell in cells),
             **asdict(plan.head),
-            "measure": asdict(plan.measure),
+            "measure": asdict(plan.measure) | {"better": "up" if plan.measure.upwards else "down"},
             "rows": plan.rows,
             "columns": plan.columns,
             "cells": cells,
-            "settings": plan.values,
+            "settings": plan.settings.values,
         }
 
     def _cell(self, cell: Cell) -> dict[str, Any]:
@@ -223,6 +234,4 @@ def _fingerprint(cell: Cell) -> str:
 
 
 def _said(error: Exception) -> str:
-    from fedloom.errors import FedloomError
-
     return str(error) if isinstance(error, FedloomError) else f"{type(error).__name__}: {error}"
