@@ -165,7 +165,7 @@ class Cell:
 
     def tuning_place(self, point: Point) -> Path:
         """Where the run that tries a point belongs."""
-        return self.folder / "tune" / slug(point_text(point))
+        return self.folder / "tune" / slug(point_text(point).replace("=-", "=minus "))
 
     def experiment(self, seed: int, point: Point | None, overrides: Sequence[Override], shelf: Shelf) -> Experiment:
         """A repeat, with the values that were found best."""
@@ -248,7 +248,7 @@ class _Reader:
             self._cell(head, tuning, haste, column, row) for column in enumerate(columns) for row in enumerate(rows)
         ]
         self._check_cells(cells, tuning)
-        self.faults.stop()
+        stop_at(dict.fromkeys(self.faults.texts))  # a row's faults are found in each of its cells
         names = tuple(row.name for row in rows), tuple(column.name for column in columns)
         return Plan(self.file, head, measure, tuning, *names, tuple(cells), self.settings, self.hurry)
 
@@ -358,7 +358,7 @@ class _Reader:
             self.faults.add(at, "should be lists of values, {lr = [0.1, 1.0]}, or a list of points, [{lr = 0.1}, …]")
             return ()
         full = [{key if "." in key else f"method.{key}": value for key, value in point.items()} for point in points]
-        if len({slug(point_text(point)) for point in full}) < len(full):
+        if len(set(map(point_text, full))) < len(full):
             self.faults.add(at, "has a point twice")
         return tuple(full)
 
