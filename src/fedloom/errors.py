@@ -25,3 +25,7 @@ class RunError(FedloomError):
 
 class ClientError(FedloomError):
     """A client's work failed: says which client, in which round and step, and why."""
+
+
+class Diverged(ClientError):
+    """A client's reply is NaN or infinite: the step sizes are too large for the problem."""

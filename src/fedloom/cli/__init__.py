@@ -15,6 +15,7 @@ from fedloom.cli.compare import compare
 from fedloom.cli.guard import Guarded
 from fedloom.cli.methods import check, methods
 from fedloom.cli.report import report
+from fedloom.cli.reproduce import reproduce
 from fedloom.cli.run import resume, run
 
 app = typer.Typer(
@@ -41,7 +42,7 @@ def common(
     """What every command has."""
 
 
-for command in (run, compare, resume, adapt, report, methods, check):
+for command in (run, compare, reproduce, resume, adapt, report, methods, check):
     app.command()(command)
 app.add_typer(data.app, name="data")
 

@@ -69,7 +69,7 @@ def _run_all(comparison: Comparison, folder: Path, console: Console, force: bool
     for number, (entry, seed) in enumerate(comparison.runs(), 1):
         experiment, place = comparison.experiment(entry, seed), comparison.place(folder, entry, seed)
         title = f"[{number}/{len(comparison)}] {entry.text}, seed {seed}"
-        how = comparison.how(experiment, place, force)
+        how = experiment.start(place, force)
         if how is None:
             _tell(console, quiet, f"{title}: done already")
             continue

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.cli.run import slug
+from fedloom.engine.files import slug, write_json
 from fedloom.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -82,40 +81,22 @@ class Comparison:
 
     def _foreign(self, method: str, given: dict[str, Any]) -> list[str]:
         """Hyper-parameters among the common settings that this method lacks and another one has; names of methods."""
-        from fedloom.experiment import method_form
-        from fedloom.methods import REGISTER
+        from fedloom.experiment import foreign
 
-        known = {e.method: set(method_form(e.method).fields) for e in self.entries if e.method in REGISTER}
-        anywhere: set[str] = set().union(*known.values())
-        lacking = anywhere - known.get(method, anywhere)
-        return [key for key in given if key == "name" or key in lacking]
+        named = [key for key in given if key == "name"]
+        return [*named, *foreign(given, method, [entry.method for entry in self.entries])]
 
     def check(self) -> None:
         """Everything that is wrong with any of the entries, at once, before any run."""
+        from fedloom.experiment.faults import each_fault, stop_at
+
         found: dict[str, None] = {}
         for entry in self.entries:
             try:
                 self.experiment(entry, self.seeds[0]).check()
             except ConfigError as error:
-                found[str(error)] = None
-        if found:
-            raise ConfigError("\n".join(found))
-
-    def how(self, experiment: Experiment | TaskSequence, place: Path, force: bool) -> dict[str, Any] | None:
-        """How to start one run: afresh, or on from where it stopped; None when it is done already."""
-        from fedloom.engine import toml
-        from fedloom.engine.folder import CONFIG, SUMMARY
-        from fedloom.experiment import Settings
-
-        if force or not (place / CONFIG).is_file():
-            return {"force": force}
-        there = Settings.read(place / CONFIG).values
-        wanted = tomllib.loads(toml.dumps(experiment.resolved()))
-        if _essence(there) != _essence(wanted):
-            raise RunError(
-                f"{place} holds a run with other settings: choose another folder with --out, or begin anew with --force"
-            )
-        return None if (place / SUMMARY).is_file() else {"resume": True}
+                found |= dict.fromkeys(each_fault(error))
+        stop_at(found)
 
     def usual_folder(self) -> Path:
         """Below runs/: the folder in which the same comparison was begun, or else one that is not there yet."""
@@ -133,7 +114,7 @@ class Comparison:
         if folder.exists() and not record and (not folder.is_dir() or any(folder.iterdir())):
             raise RunError(f"{folder} is there already and is no comparison; choose another folder with --out")
         for entry in self.entries:
-            self.how(self.experiment(entry, self.seeds[0]), self.place(folder, entry, self.seeds[0]), force)
+            self.experiment(entry, self.seeds[0]).start(self.place(folder, entry, self.seeds[0]), force)
         with guarded(folder):
             folder.mkdir(parents=True, exist_ok=True)
         if force:
@@ -147,8 +128,6 @@ class Comparison:
 
     def record(self, folder: Path, result: dict[str, Any]) -> None:
         """Write compare.json: how the comparison was made, and what came of it."""
-        from fedloom.engine.files import write_json
-
         record = {
             "command": self._command,
             "methods": [entry.text for entry in self.entries],
@@ -183,11 +162,6 @@ def _clear(folder: Path, record: dict[str, Any]) -> None:
     for name in record.get("runs", []):
         if (folder / name).is_dir():
             RunFolder.create(folder / name, force=True).close()
-
-
-def _essence(config: dict[str, Any]) -> dict[str, Any]:
-    """What decides the result: everything but where the work is done."""
-    return {key: value for key, value in config.items() if key != "execution"}
 
 
 def _read(folder: Path) -> dict[str, Any]:

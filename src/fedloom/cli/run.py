@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 from fedloom.cli.display import ending, following, make_console, primary, say
 from fedloom.cli.flags import EXECUTION, Flags, overrides, with_flags
 from fedloom.cli.guard import Halt
+from fedloom.engine.files import slug
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -134,8 +134,3 @@ def fresh(name: str) -> Path:
     base = Path("runs") / slug(name)
     names = itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2)))
     return next(path for path in names if not path.exists())
-
-
-def slug(text: str) -> str:
-    """A text as the name of a folder."""
-    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "run"

@@ -18,7 +18,7 @@ from fedloom.engine.fleet import Fleet
 from fedloom.engine.gradients import gradient_measures
 from fedloom.engine.selection import Selection
 from fedloom.engine.store import MemoryStore
-from fedloom.errors import ClientError, ConfigError, ModelError
+from fedloom.errors import ConfigError, Diverged, ModelError
 from fedloom.execution import Executor, Worker
 from fedloom.execution.worker import Result, Task
 from fedloom.federation.data import POOL, SOURCE, FederatedData
@@ -216,7 +216,7 @@ class Rounds:
             return
         if self.setting.on_error == "stop":
             label = self.problem.data.label(int(clients[fates["failed"]][0]))
-            raise ClientError(
+            raise Diverged(
                 f"the reply of client {label} in round {self.clocks.round + 1} is not finite; try a smaller step size, "
                 "or go on without such replies (on_error = 'drop')"
             )

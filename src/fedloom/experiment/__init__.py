@@ -7,7 +7,7 @@ run = experiment.run("runs/mine")
 
 from fedloom.experiment.experiment import Experiment, Shelf
 from fedloom.experiment.forms import Form
-from fedloom.experiment.sections import method_form
+from fedloom.experiment.sections import foreign, method_form
 from fedloom.experiment.settings import Override, Settings, parse_set, parse_value
 from fedloom.experiment.tasks import TaskSequence, load_experiment, make_experiment
 
@@ -18,6 +18,7 @@ __all__ = [
     "Settings",
     "Shelf",
     "TaskSequence",
+    "foreign",
     "load_experiment",
     "make_experiment",
     "method_form",

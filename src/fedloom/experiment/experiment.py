@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any, Self, TypeVar
 import torch
 
 from fedloom.data import Table
+from fedloom.engine import toml
+from fedloom.engine.folder import CONFIG, SUMMARY
 from fedloom.engine.rounds import check_layout
 from fedloom.engine.run import Progress, Run, train
 from fedloom.engine.saved import SavedModel, saved_model
+from fedloom.errors import RunError
 from fedloom.experiment.data import read_data
 from fedloom.experiment.faults import Faults, about
 from fedloom.experiment.forms import Form, spoken
@@ -198,8 +202,17 @@ class Experiment:
                 with faults.collecting((*at, "split"), ("data", "test"), at):
                     evaluation.check(self.data())
         faults.stop()
-        self.problem()
         self.prior  # noqa: B018
+        with about(self.settings, ("method", "name"), ("method",)):
+            self.method.check(self.problem())
+
+    def measured(self) -> list[str]:
+        """Every metric that the history will have: those of the first evaluation by name, others as NAME/metric."""
+        found = []
+        for index, evaluation in enumerate(self.evaluations):
+            names = [*(metric.name for metric in metrics_for(self.data().task, evaluation.metrics)), "loss"]
+            found += [f"{evaluation.name}/{name}" if index else name for name in dict.fromkeys(names)]
+        return found
 
     def resolved(self) -> dict[str, Any]:
         """Every setting of this run, with nothing left open: as a file, it gives the same bits again."""
@@ -257,6 +270,10 @@ class Experiment:
             **self.arguments(),
         )
 
+    def start(self, place: Path, force: bool = False) -> dict[str, Any] | None:
+        """How ``run`` is to begin in a folder; None when it is done there."""
+        return how_to_start(self.resolved, place, force)
+
     @property
     def label(self) -> str:
         """What the run is called in reports."""
@@ -267,6 +284,26 @@ def _sure(part: T | None) -> T:
     """A part that was read without a fault."""
     assert part is not None
     return part
+
+
+def how_to_start(resolved: Callable[[], dict[str, Any]], place: Path, force: bool) -> dict[str, Any] | None:
+    """How a run is to begin in a folder: afresh, or on from where it stopped; None when it is done already.
+
+    A folder that holds a run with other settings is refused, unless ``force`` says to replace it.
+    """
+    if force or not (place / CONFIG).is_file():
+        return {"force": force}
+    there = Settings.read(place / CONFIG).values
+    if _essence(there) != _essence(tomllib.loads(toml.dumps(resolved()))):
+        raise RunError(
+            f"{place} holds a run with other settings: choose another folder with --out, or begin anew with --force"
+        )
+    return None if (place / SUMMARY).is_file() else {"resume": True}
+
+
+def _essence(config: dict[str, Any]) -> dict[str, Any]:
+    """What decides the result: everything but where the work is done."""
+    return {key: value for key, value in config.items() if key != "execution"}
 
 
 def _section(values: Mapping[str, Any], key: str, faults: Faults) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from fedloom.errors import ConfigError, FedloomError
@@ -37,10 +37,27 @@ class Faults:
 
     def stop(self) -> None:
         """Raise what was found, if anything was."""
-        if len(self.texts) == 1:
-            raise ConfigError(self.texts[0])
-        if self.texts:
-            raise ConfigError("\n".join([f"{len(self.texts)} settings cannot be:", *(f"  {t}" for t in self.texts)]))
+        stop_at(self.texts)
+
+
+class Impossible(ConfigError):
+    """Several settings cannot be; ``faults`` has one text for each."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("\n".join([f"{len(faults)} settings cannot be:", *(f"  {fault}" for fault in faults)]))
+        self.faults = tuple(faults)
+
+
+def each_fault(error: FedloomError) -> tuple[str, ...]:
+    """What an error says, one text for each thing that is wrong."""
+    return error.faults if isinstance(error, Impossible) else (str(error),)
+
+
+def stop_at(faults: Iterable[str]) -> None:
+    """Raise these faults as one error, if there are any."""
+    found = list(faults)
+    if found:
+        raise ConfigError(found[0]) if len(found) == 1 else Impossible(found)
 
 
 @contextmanager

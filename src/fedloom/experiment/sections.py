@@ -5,7 +5,7 @@ Each function reads one section, adds to the faults what cannot be, and returns 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -273,6 +273,13 @@ def resolved_evaluation(evaluation: Evaluation, metrics: Sequence[str]) -> dict[
 def method_form(name: str) -> Form:
     """The hyper-parameters of a method."""
     return Form.of(REGISTER[name].cls, f"the method {name!r}")
+
+
+def foreign(given: Iterable[str], method: str, others: Iterable[str]) -> list[str]:
+    """Those of the hyper-parameters given for all methods that this one lacks and one of the others has."""
+    known = {name: set(method_form(name).fields) for name in (method, *others) if name in REGISTER}
+    anywhere: set[str] = set().union(*known.values())
+    return [key for key in given if key != "name" and key in anywhere and key not in known.get(method, anywhere)]
 
 
 def network_form(name: str) -> Form:

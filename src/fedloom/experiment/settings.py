@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,32 @@ class Settings:
         for known in [known for known in self.places if known[: len(key)] == key]:
             del self.places[known]
 
+    def part(self, key: Key, without: Collection[str] = ()) -> Settings:
+        """The table at a key as settings of their own, with their places, perhaps without some of its keys."""
+        found = self.get(key)
+        table = found if isinstance(found, dict) else {}
+        values = {name: value for name, value in table.items() if name not in without}
+        depth = len(key)
+        below = {known[depth:]: place for known, place in self.places.items() if known[:depth] == key}
+        places = {known: place for known, place in below.items() if known and known[0] in values}
+        return Settings(copy.deepcopy(values), places, self.file)
+
+    def overlaid(self, above: Settings) -> Settings:
+        """These settings with others laid over them: tables are merged, unless the one above has another name."""
+        found = self.copied()
+        found._lay((), found.values, copy.deepcopy(above.values), above)
+        return found
+
+    def _lay(self, at: Key, table: dict[str, Any], values: dict[str, Any], above: Settings) -> None:
+        for name, value in values.items():
+            key, below = (*at, name), table.get(name)
+            if isinstance(below, dict) and isinstance(value, dict) and not _renamed(below, value):
+                self._lay(key, below, value, above)
+                continue
+            table[name] = value
+            self._forget(key)
+            self.places |= {known: place for known, place in above.places.items() if known[: len(key)] == key}
+
     def place(self, key: Key) -> str | None:
         """Where a key was set, or else the table that it is in; None for what nobody has set."""
         for depth in range(len(key), 0, -1):
@@ -96,6 +122,10 @@ class Settings:
             except (KeyError, IndexError, TypeError):
                 return None
         return value
+
+
+def _renamed(below: dict[str, Any], above: dict[str, Any]) -> bool:
+    return "name" in below and "name" in above and below["name"] != above["name"]
 
 
 def parse_set(text: str) -> Override:

@@ -14,7 +14,7 @@ import numpy as np
 from fedloom.engine.continual import Task, train_tasks
 from fedloom.engine.run import Progress, Run
 from fedloom.experiment.data import DataPlan
-from fedloom.experiment.experiment import Experiment, Shelf
+from fedloom.experiment.experiment import Experiment, Shelf, how_to_start
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import Form, spoken
 from fedloom.experiment.lines import Key
@@ -148,6 +148,10 @@ class TaskSequence:
             label=label or self.label,
             progress=progress,
         )
+
+    def start(self, place: Path, force: bool = False) -> dict[str, Any] | None:
+        """How ``run`` is to begin in a folder; None when it is done there."""
+        return how_to_start(self.resolved, place, force)
 
     def _experiment(self, number: int, expand: bool) -> Experiment:
         """The settings of the file with those of one task over them."""

@@ -53,7 +53,7 @@ def write_report(
             f"{given[0]}: no round has been recorded yet, so there is nothing to report. Wait for the first one"
         )
     file = Path(out) / "report.html" if Path(out).is_dir() else Path(out)
-    _write(file, render(groups, given, file, title, make_target(groups, target, metric)))
+    write_page(file, render(groups, given, file, title, make_target(groups, target, metric)))
     return file
 
 
@@ -70,12 +70,19 @@ def make_target(groups: Sequence[Group], value: float | None, metric: str | None
 
 def render(groups: Sequence[Group], paths: Sequence[Path], out: Path, title: str | None, target: Target | None) -> str:
     """The whole page as text."""
+    charts: dict[str, Chart] = {}
+    lead = sections.lead(groups) + sections.notices(groups) + sections.cards(groups)
+    parts = _sections(groups, paths, out, target, charts)
+    return compose(title or sections.default_title(groups), lead, parts, charts)
+
+
+def compose(title: str, lead: str, parts: Iterable[tuple[str, str, str]], charts: dict[str, Chart]) -> str:
+    """A page of parts (key, heading, content as HTML; one without content is left out) and the charts in them."""
     from plotly.offline import get_plotlyjs
 
-    charts: dict[str, Chart] = {}
     body = "".join(
         f'<section aria-labelledby="{key}"><h2 id="{key}">{heading}</h2>{content}</section>'
-        for key, heading, content in _sections(groups, paths, out, target, charts)
+        for key, heading, content in parts
         if content
     )
     payload = {
@@ -84,12 +91,11 @@ def render(groups: Sequence[Group], paths: Sequence[Path], out: Path, title: str
         "sequences": plots.SEQUENCES,
     }
     library, script = _one_kind_of_newline(get_plotlyjs()), _asset("page.js")
-    shown = title or sections.default_title(groups)
     return Template(_asset("page.html")).substitute(
-        title=escape(shown),
+        title=escape(title),
         policy=_POLICY.format(scripts=f"{_hash(library)} {_hash(script)}"),
         style=_asset("page.css"),
-        lead=sections.lead(groups) + sections.notices(groups) + sections.cards(groups),
+        lead=lead,
         body=body,
         payload=_json(payload),
         library=library,
@@ -103,7 +109,7 @@ def _sections(
     return [
         ("results", "Results", sections.results(groups, target)),
         ("tasks", "Tasks in sequence", _tasks(groups, charts)),
-        ("curves", "Learning curves", _learning(groups, charts)),
+        ("curves", "Learning curves", learning(groups, charts)),
         ("clients", "Spread over clients", _clients(groups, charts) + _spread_along(groups, charts)),
         ("participation", "Participation", _participation(groups, charts)),
         ("measures", "Measures of the method", _measures(groups, charts)),
@@ -138,16 +144,17 @@ def _tasks(groups: Sequence[Group], charts: dict[str, Chart]) -> str:
     )
 
 
-def _learning(groups: Sequence[Group], charts: dict[str, Chart]) -> str:
+def learning(groups: Sequence[Group], charts: dict[str, Chart], key: str = "learning") -> str:
+    """The chart of the learning curves, under a key that no other chart of the page has."""
     curves = metric_curves(groups, ("weighted", "mean"))
     if not curves.lines:
         return "<p>No round has been evaluated yet.</p>"
-    charts["learning"] = _curve_chart(curves)
+    charts[key] = _curve_chart(curves)
     first = next(iter(curves.lines))
     return sections.figure(
-        "learning",
+        key,
         f"Learning curves. {sections.finals_text(groups, first)}",
-        sections.curve_controls("learning", curves, "Metric"),
+        sections.curve_controls(key, curves, "Metric"),
         _curve_caption(
             groups, curves, "Choose the clock that counts for you: rounds, time, bytes or gradient evaluations."
         ),
@@ -325,7 +332,7 @@ def _hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-def _write(path: Path, text: str) -> None:
+def write_page(path: Path, text: str) -> None:
     """All or nothing: a reader sees the old page or the new one, also when the disk is full."""
     temporary = None
     try:

@@ -1,0 +1,106 @@
+"""What came of a cell: its values, how they compare with the published one, and the way to its target."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fedloom.engine.folder import SUMMARY
+from fedloom.report.groups import Target, mean_and_std
+from fedloom.report.runs import RunRecord, evaluations, number, pick, read_run
+from fedloom.reproduce.plan import Measure, Published
+
+DIVERGED = "diverged.json"
+"""Beside a run's files: it ended in NaN or infinity, which is a result and is not tried again."""
+Verdict = Literal["within", "above", "below", "not comparable", "no published value", "not run"]
+DEVIATIONS = 2.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run that is done: its value (NaN where it diverged), and the row of the history that reached the target."""
+
+    value: float
+    reached: dict[str, float] | None = None
+    wall_seconds: float = 0.0
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it ended in NaN or infinity."""
+        return not math.isfinite(self.value)
+
+
+def read_outcome(place: Path, measure: Measure, over: int, target: float | None) -> Outcome | None:
+    """The outcome of the run in a folder; None when it is not done."""
+    if (place / DIVERGED).is_file():
+        run = read_run(place)
+        return Outcome(math.nan, _reached(run, measure, target), run.clock("wall_seconds") or 0.0)
+    if not (place / SUMMARY).is_file():
+        return None
+    run = read_run(place)
+    return Outcome(value_of(run, measure, over), _reached(run, measure, target), run.clock("wall_seconds") or 0.0)
+
+
+def value_of(run: RunRecord, measure: Measure, over: int) -> float:
+    """The measure of a run, in the units of the table; NaN where a round that counts has none."""
+    values = [
+        value
+        for row in run.history
+        if (value := pick(evaluations(row).get(measure.metric, {}), measure.statistic)) is not None
+    ][-over:]
+    return measure.factor * sum(values) / len(values) if values else math.nan
+
+
+def _reached(run: RunRecord, measure: Measure, target: float | None) -> dict[str, float] | None:
+    if target is None:
+        return None
+    row = Target(measure.metric, target).reached_at(run)
+    if row is None:
+        return None
+    clocks = {"rounds": ("round",), "bytes": ("bytes_up", "bytes_down"), "seconds": ("simulated_seconds",)}
+    return {key: sum(number(row.get(clock)) or 0.0 for clock in parts) for key, parts in clocks.items()}
+
+
+def judge(values: Sequence[float], published: Published | None) -> tuple[Verdict, str]:
+    """The verdict on the values of the repeats, and why, where it needs a reason.
+
+    Within: the two means differ by at most two standard deviations, √(s² + s'²) being one, where s is the spread of
+    our repeats and s' the published one (what is not known counts as 0).
+    """
+    if not values:
+        return "not run", ""
+    if published is None:
+        return "no published value", ""
+    if published.not_comparable:
+        return "not comparable", published.not_comparable
+    mean, std = mean_and_std([value for value in values if math.isfinite(value)])
+    if mean is None:
+        return "not comparable", "every repeat diverged"
+    if std is None and published.std is None:
+        return "not comparable", "neither side has a spread: repeat it with --repeats 2 or more"
+    allowed = DEVIATIONS * math.hypot(std or 0.0, published.std or 0.0)
+    if abs(mean - published.value) <= allowed * (1 + 1e-12):
+        return "within", ""
+    return ("above" if mean > published.value else "below"), ""
+
+
+def on_the_way(outcomes: Sequence[Outcome], target: float | None) -> dict[str, Any] | None:
+    """Means over the repeats that reached the target, and how many of them did."""
+    if target is None:
+        return None
+    reached = [outcome.reached for outcome in outcomes if outcome.reached is not None]
+    means = {key: mean_and_std([one[key] for one in reached])[0] for key in ("rounds", "bytes", "seconds")}
+    return {"value": target, **means, "reached": len(reached), "of": len(outcomes)}
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A result file; empty where there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

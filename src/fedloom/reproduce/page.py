@@ -1,0 +1,68 @@
+"""The page of a table of experiments: ours beside the published values, and the curves of each column."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from fedloom.engine.folder import SUMMARY
+from fedloom.report.groups import Group
+from fedloom.report.page import Chart, compose, learning, write_page
+from fedloom.report.runs import read_run
+from fedloom.reproduce.outcome import DIVERGED
+from fedloom.reproduce.plan import Cell, Plan
+from fedloom.reproduce.tables import Record, grids, html_grid, notes, progress
+
+
+def write(plan: Plan, record: Record, folder: Path) -> Path:
+    """Write report.html into the folder of a reproduction."""
+    charts: dict[str, Chart] = {}
+    parts = [("results", "Results", _results(record)), *_curves(plan, folder, charts), ("again", "Again", _again(plan))]
+    file = folder / "report.html"
+    write_page(file, compose(plan.head.title, _lead(plan, record), parts, charts))
+    return file
+
+
+def _lead(plan: Plan, record: Record) -> str:
+    facts = [f"{len(record['rows'])} rows", f"{len(record['columns'])} columns", progress(record)]
+    facts += ["a quick version, not the experiment"] * plan.quick
+    chips = "".join(f"<li>{escape(fact)}</li>" for fact in facts)
+    said = [part for text in (plan.head.about, plan.head.paper) for part in text.strip().split("\n\n") if part]
+    return f'<ul class="chips">{chips}</ul>' + "".join(f"<p>{escape(part)}</p>" for part in said)
+
+
+def _results(record: Record) -> str:
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes(record))
+    return "".join(map(html_grid, grids(record))) + (f'<ul class="plain">{items}</ul>' if items else "")
+
+
+def _curves(plan: Plan, folder: Path, charts: dict[str, Chart]) -> list[tuple[str, str, str]]:
+    """A chart for each column that has runs."""
+    found = []
+    for number, column in enumerate(plan.columns, 1):
+        groups = _groups([cell for cell in plan.cells if cell.column == column], folder)
+        if groups:
+            content = learning(groups, charts, f"learning-{number}")
+            found.append((f"curves-{number}", f"Learning curves: {escape(column)}", content))
+    return found
+
+
+def _groups(cells: Sequence[Cell], folder: Path) -> list[Group]:
+    """The repeats of each cell that are done."""
+    found = []
+    for cell in cells:
+        places = [folder / cell.place(seed) for seed in cell.seeds]
+        runs = [read_run(place) for place in places if any((place / name).is_file() for name in (SUMMARY, DIVERGED))]
+        if runs:
+            found.append(Group(cell.row, tuple(runs)))
+    return found
+
+
+def _again(plan: Plan) -> str:
+    command = f"fedloom reproduce {shlex.quote(plan.name)}{' --quick' * plan.quick}"
+    return (
+        "<p>Runs that are done are not done again; the same settings and seeds give the same bits.</p>"
+        f"<pre><code>{escape(command)}</code></pre>"
+    )

@@ -1,0 +1,431 @@
+"""A file of ``experiments/``: a table of experiments, rows × columns, with the published values beside it.
+
+What is common to all runs stands in [run]; each [[column]] and each [[row]] lays its own settings over that. A cell is
+one row in one column: its settings, the points among which its hyper-parameters are tuned, its repeats, and what was
+published for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fedloom.engine.files import slug
+from fedloom.errors import ConfigError, FedloomError
+from fedloom.experiment import Experiment, Form, Override, Settings, Shelf, foreign
+from fedloom.experiment.faults import Faults, each_fault, stop_at
+from fedloom.experiment.lines import Key
+from fedloom.experiment.words import hint, value_text
+from fedloom.federation.metrics import METRICS
+from fedloom.report.groups import direction
+from fedloom.types import Count, NonNegative
+
+Point = dict[str, Any]
+"""Values for some settings, by their full keys: {"method.lr": 0.1}."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What stands before the first section."""
+
+    title: str
+    """What the table is called."""
+    about: str = ""
+    """Which question it answers, with which settings, and why these."""
+    paper: str = ""
+    """Where the published values are from."""
+    repeats: Count = 3
+    """Seeds for each cell: run.seed and those after it."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Which number of a run stands in the table."""
+
+    metric: str = "accuracy"
+    """A metric of the main evaluation, or EVALUATION/metric."""
+    statistic: Literal["weighted", "mean", "worst_tenth", "std", "min", "max"] = "weighted"
+    """Over the clients: the mean over their rows, over clients, the worst tenth, …"""
+    over: Count = 1
+    """The mean over so many of the last rounds that were evaluated."""
+    scale: Literal["plain", "percent"] = "plain"
+    """As it is, or times 100."""
+    better: Literal["up", "down"] | None = None
+    """Which way it gets better; none: as the metric's name tells."""
+
+    @property
+    def factor(self) -> float:
+        """What a value is multiplied with for the table."""
+        return 100.0 if self.scale == "percent" else 1.0
+
+    @property
+    def upwards(self) -> bool:
+        """Whether more is better."""
+        return (self.better or direction(self.metric)) != "down"
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How the best point of a grid is found; all other keys of the section are settings of the runs that do so."""
+
+    seed: int = 1000
+    """The seed of these runs, which must be none of the results'."""
+    over: Count | None = None
+    """The mean over so many of the last rounds that were evaluated; none: as the measure."""
+
+
+@dataclass(frozen=True)
+class Haste:
+    """What ``--quick`` leaves out; all other keys of the section are settings that win over all others."""
+
+    repeats: Count = 1
+    """Seeds for each cell."""
+    points: Count | None = None
+    """So many of each grid's points, from the first; none: all."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a paper says about a cell."""
+
+    value: float
+    """Its value, in the units of the table."""
+    std: NonNegative | None = None
+    """Its spread over repeats, as a standard deviation."""
+    note: str = ""
+    """Where it is from, or what is special about it."""
+    not_comparable: str = ""
+    """Why it cannot be compared with ours, where that is so."""
+
+
+@dataclass(frozen=True)
+class _Column:
+    name: str
+    repeats: Count | None = None
+    target: float | None = None
+
+
+@dataclass(frozen=True)
+class _Row:
+    name: str
+    repeats: Count | None = None
+
+
+@dataclass(frozen=True)
+class _Single:
+    """What a row may say of one of its cells, beside settings and a grid."""
+
+    repeats: Count | None = None
+
+
+_PARTS = ("measure", "run", "column", "row", "tune", "quick")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row in one column."""
+
+    row: str
+    column: str
+    settings: Settings
+    """Of its runs, but for seed and tuned values."""
+    tuning: Settings
+    """What is laid over that in the runs that tune."""
+    points: tuple[Point, ...]
+    """Among which to choose; none: there is nothing to tune."""
+    grid_place: str
+    """Where in the file they stand."""
+    repeats: int
+    target: float | None
+    """A value of the metric that is to be reached, as the run has it (not times 100)."""
+    published: Published | None
+
+    @property
+    def title(self) -> str:
+        """What it is called."""
+        return f"{self.row} / {self.column}"
+
+    @property
+    def folder(self) -> Path:
+        """Where its runs are, below the folder of the whole."""
+        return Path(slug(self.row)) / slug(self.column)
+
+    @property
+    def seeds(self) -> range:
+        """The seeds of its repeats."""
+        first = self.settings.values.get("seed", 0)
+        return range(first, first + self.repeats)
+
+    def place(self, seed: int) -> Path:
+        """Where a repeat belongs."""
+        return self.folder / f"seed-{seed}"
+
+    def tuning_place(self, point: Point) -> Path:
+        """Where the run that tries a point belongs."""
+        return self.folder / "tune" / slug(point_text(point).replace("=-", "=minus "))
+
+    def experiment(self, seed: int, point: Point | None, overrides: Sequence[Override], shelf: Shelf) -> Experiment:
+        """A repeat, with the values that were found best."""
+        return self._made(self.settings, seed, point, overrides, shelf)
+
+    def trial(self, seed: int, point: Point, overrides: Sequence[Override], shelf: Shelf) -> Experiment:
+        """A run that tries a point."""
+        return self._made(self.settings.overlaid(self.tuning), seed, point, overrides, shelf)
+
+    def _made(
+        self, settings: Settings, seed: int, point: Point | None, overrides: Sequence[Override], shelf: Shelf
+    ) -> Experiment:
+        settings = settings.copied()
+        tuned = [Override(key, value, self.grid_place) for key, value in (point or {}).items()]
+        for override in (*tuned, Override("seed", seed, f"seed {seed}"), *overrides):
+            settings.set(override)
+        return Experiment(settings, shelf)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole table."""
+
+    file: Path
+    head: Head
+    measure: Measure
+    tuning: Tuning
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    """Column by column."""
+    settings: Settings
+    """The file as it stands."""
+    quick: bool = False
+
+    @property
+    def name(self) -> str:
+        """What ``fedloom reproduce`` calls it."""
+        return self.file.stem
+
+    @staticmethod
+    def read(file: Path, *, quick: bool = False, repeats: int | None = None) -> Plan:
+        """The plan that a file makes; all that is wrong with it, apart from what only its runs can tell, is said."""
+        return _Reader(Settings.read(file), file, quick, repeats).plan()
+
+    def matching(self, texts: Sequence[str]) -> list[Cell]:
+        """The cells whose "row / column" has one of these texts in it; all of them without a text."""
+        for text in texts:
+            if not any(text.lower() in cell.title.lower() for cell in self.cells):
+                known = [*self.rows, *self.columns]
+                raise ConfigError(f"--only: no cell of {self.name!r} has {text!r} in its name; {hint(text, known)}")
+        return [cell for cell in self.cells if not texts or any(text.lower() in cell.title.lower() for text in texts)]
+
+
+def point_text(point: Point) -> str:
+    """A point in words: "lr=0.1, server_lr=1"."""
+    names = [key.removeprefix("method.") for key in point]
+    return ", ".join(f"{name}={value_text(value)}" for name, value in zip(names, point.values(), strict=True))
+
+
+class _Reader:
+    """Reads a file part by part, gathering what is wrong."""
+
+    def __init__(self, settings: Settings, file: Path, quick: bool, repeats: int | None) -> None:
+        self.settings, self.file, self.hurry, self.repeats = settings, file, quick, repeats
+        self.faults = Faults(settings)
+
+    def plan(self) -> Plan:
+        head = self._own((), Head, "an experiment's table", _PARTS, refuse=True)
+        measure = self._own(("measure",), Measure, "the measure", refuse=True)
+        tuning = self._own(("tune",), Tuning, "the tuning")
+        haste = self._own(("quick",), Haste, "--quick", ("tune",)) if self.hurry else None
+        columns = self._tables("column", _Column, "a column", ("tune",))
+        rows = self._tables("row", _Row, "a row", ("grid", "published", "cell"))
+        self.faults.stop()
+        self._check_measure(measure)
+        self._check_row_keys(columns, rows)
+        self.faults.stop()
+        cells = [
+            self._cell(head, tuning, haste, column, row) for column in enumerate(columns) for row in enumerate(rows)
+        ]
+        self._check_cells(cells, tuning)
+        stop_at(dict.fromkeys(self.faults.texts))  # a row's faults are found in each of its cells
+        names = tuple(row.name for row in rows), tuple(column.name for column in columns)
+        return Plan(self.file, head, measure, tuning, *names, tuple(cells), self.settings, self.hurry)
+
+    def _own(self, at: Key, form: Any, title: str, others: Sequence[str] = (), refuse: bool = False) -> Any:
+        """The keys of a table that are the table's own; the rest are settings, or where there are none refused."""
+        table = self.settings.get(at) if at else self.settings.values
+        if table is not None and not isinstance(table, dict):
+            self.faults.add(at, f"should be a table: write [{at[0]}] above its keys")
+            return None
+        known = Form.of(form, title)
+        given = {
+            key: value for key, value in (table or {}).items() if key in known.fields or (refuse and key not in others)
+        }
+        read, wrong = known.read(given)
+        for key, what in wrong.items():
+            if key not in known.fields:
+                what = f"is no setting of {title}; {hint(key, [*known.fields, *others])}"
+            self.faults.add((*at, key), what)
+        return None if wrong else form(**read)
+
+    def _tables(self, key: str, form: Any, title: str, others: Sequence[str]) -> list[Any]:
+        tables = self.settings.values.get(key)
+        if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+            self.faults.add((key,), f"is missing: write [[{key}]] above the keys of each {key}")
+            return []
+        found = [self._own((key, index), form, title, others) for index in range(len(tables))]
+        names = [slug(one.name) if one else "" for one in found]
+        for index, name in enumerate(names):
+            if name and name in names[:index]:
+                self.faults.add((key, index, "name"), f"is there twice; give each {key} a name of its own")
+        return found
+
+    def _check_measure(self, measure: Measure) -> None:
+        metric = measure.metric.rpartition("/")[2]
+        if metric not in METRICS and metric not in ("loss", "fidelity"):
+            self.faults.add(("measure", "metric"), f"has no metric {metric!r}; {hint(metric, METRICS)}")
+        elif measure.better is None and direction(measure.metric) is None:
+            self.faults.add(("measure", "metric"), 'needs better = "up" or "down" beside it')
+
+    def _check_row_keys(self, columns: list[_Column], rows: list[_Row]) -> None:
+        """Rows speak of columns by name."""
+        known = [column.name for column in columns]
+        for index in range(len(rows)):
+            for part in ("published", "cell"):
+                table = self.settings.get(("row", index, part))
+                if table is None:
+                    continue
+                if not isinstance(table, dict) or (part == "cell" and not _all_tables(table)):
+                    self.faults.add(("row", index, part), 'should be a table by columns: {"column" = …}')
+                    continue
+                for name in table:
+                    if name not in known:
+                        self.faults.add(("row", index, part, name), f"is of no column; {hint(name, known)}")
+
+    def _cell(
+        self, head: Head, tuning: Tuning, haste: Haste | None, column: tuple[int, _Column], row: tuple[int, _Row]
+    ) -> Cell:
+        (c, upper), (r, left) = column, row
+        single: Key = ("row", r, "cell", upper.name)
+        own = self._own(single, _Single, "a cell", ("grid",)) or _Single()
+        repeats = next(n for n in (own.repeats, left.repeats, upper.repeats, head.repeats) if n is not None)
+        common = self.settings.part(("run",)).overlaid(self.settings.part(("column", c), (*_keys(_Column), "tune")))
+        settings = self._without_foreign(common, r)
+        settings = settings.overlaid(self.settings.part(("row", r), (*_keys(_Row), "grid", "published", "cell")))
+        settings = settings.overlaid(self.settings.part(single, (*_keys(_Single), "grid")))
+        trials = self.settings.part(("tune",), _keys(Tuning)).overlaid(self.settings.part(("column", c, "tune")))
+        grid: Key = (*single, "grid") if self.settings.get((*single, "grid")) else ("row", r, "grid")
+        points = self._grid(grid)
+        if haste is not None:
+            settings = settings.overlaid(self.settings.part(("quick",), (*_keys(Haste), "tune")))
+            trials = trials.overlaid(self.settings.part(("quick",), (*_keys(Haste), "tune")))
+            trials = trials.overlaid(self.settings.part(("quick", "tune")))
+            repeats, points = haste.repeats, points[: haste.points]
+        return Cell(
+            left.name,
+            upper.name,
+            settings,
+            trials,
+            points,
+            self.settings.place(grid) or "",
+            repeats if self.repeats is None else self.repeats,
+            upper.target,
+            self._published(r, upper.name),
+        )
+
+    def _without_foreign(self, common: Settings, row: int) -> Settings:
+        """The settings common to all rows, without the hyper-parameters that this row's method lacks."""
+        methods = [self.settings.get(("row", r, "method", "name")) for r in range(len(self.settings.values["row"]))]
+        given = common.values.get("method")
+        if isinstance(given, dict):
+            default = given.get("name", "fedavg")
+            names = [str(default if name is None else name) for name in methods]
+            for key in foreign(list(given), names[row], names):
+                del given[key]
+        return common
+
+    def _grid(self, at: Key) -> tuple[Point, ...]:
+        """Either {lr = [0.1, 1.0], …}, all combinations, or a list of points {lr = 0.1, …}."""
+        grid = self.settings.get(at)
+        if grid is None:
+            return ()
+        if isinstance(grid, dict) and grid and all(isinstance(values, list) and values for values in grid.values()):
+            points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+        elif isinstance(grid, list) and grid and all(isinstance(point, dict) and point for point in grid):
+            points = grid
+        else:
+            self.faults.add(at, "should be lists of values, {lr = [0.1, 1.0]}, or a list of points, [{lr = 0.1}, …]")
+            return ()
+        full = [{key if "." in key else f"method.{key}": value for key, value in point.items()} for point in points]
+        if len(set(map(point_text, full))) < len(full):
+            self.faults.add(at, "has a point twice")
+        return tuple(full)
+
+    def _published(self, row: int, column: str) -> Published | None:
+        at: Key = ("row", row, "published", column)
+        said = self.settings.get(at)
+        if said is None:
+            return None
+        if isinstance(said, list):
+            said = dict(zip(("value", "std"), said, strict=False)) if 1 <= len(said) <= 2 else {"values": said}
+        elif not isinstance(said, dict):
+            said = {"value": said}
+        read, wrong = Form.of(Published, "a published value").read(said)
+        for what in dict.fromkeys(f"{key} {what}" for key, what in wrong.items()):
+            self.faults.add(at, f"cannot be: {what}; write [value, std] or {{value = …, std = …, note = …}}")
+        return None if wrong else Published(**read)
+
+    def _check_cells(self, cells: list[Cell], tuning: Tuning) -> None:
+        sizes = {len(cell.points) for cell in cells if cell.points}
+        if len(sizes) > 1 and not self.faults.texts:
+            counts = ", ".join(sorted({f"{cell.row}: {len(cell.points)}" for cell in cells if cell.points}))
+            self.faults.add(("row",), f"cannot be: grids differ in their number of points, which is unfair ({counts})")
+        first = self.settings.get(("run", "seed"))
+        if first is not None and not isinstance(first, int):
+            self.faults.add(("run", "seed"), "should be a whole number")
+        elif sizes and any(tuning.seed in cell.seeds for cell in cells):
+            key: Key = ("tune", "seed") if self.settings.get(("tune", "seed")) is not None else ("tune",)
+            self.faults.add(key, f"cannot be: {tuning.seed} is the seed of a result, too; choose another for tuning")
+
+
+def check(cells: Sequence[Cell], plan: Plan, overrides: Sequence[Override], shelf: Shelf) -> None:
+    """Everything that is wrong with any run of these cells, at once, before the first of them."""
+    found: dict[str, None] = {}
+    for cell in cells:
+        for make in _makers(cell, plan, overrides, shelf):
+            try:
+                experiment = make()
+                experiment.check()
+                _check_metric(experiment, plan)
+            except FedloomError as error:
+                found |= dict.fromkeys(each_fault(error))
+    stop_at(found)
+
+
+def _makers(cell: Cell, plan: Plan, overrides: Sequence[Override], shelf: Shelf) -> Iterator[Any]:
+    if not cell.points:
+        yield lambda: cell.experiment(cell.seeds[0], None, overrides, shelf)
+    for point in cell.points:
+        yield lambda point=point: cell.experiment(cell.seeds[0], point, overrides, shelf)
+    for point in cell.points[:1]:
+        yield lambda point=point: cell.trial(plan.tuning.seed, point, overrides, shelf)
+
+
+def _check_metric(experiment: Experiment, plan: Plan) -> None:
+    """The measure must be something that the runs evaluate."""
+    known = experiment.measured()
+    if plan.measure.metric not in known:
+        place = plan.settings.place(("measure", "metric")) or str(plan.file)
+        raise ConfigError(
+            f"{place}: measure.metric = {value_text(plan.measure.metric)} is not evaluated; "
+            f"{hint(plan.measure.metric, known)}"
+        )
+
+
+def _keys(form: type) -> tuple[str, ...]:
+    return tuple(Form.of(form, "").fields)
+
+
+def _all_tables(table: Mapping[str, Any]) -> bool:
+    return all(isinstance(value, dict) for value in table.values())

@@ -1,0 +1,237 @@
+"""The runs of a plan in a folder: what is done is never done again, and result.json always tells how far it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedloom import __version__
+from fedloom.engine.files import guarded, write_json
+from fedloom.engine.folder import CONFIG
+from fedloom.engine.lock import NAME, Lock, is_marked
+from fedloom.engine.run import Interrupted, Progress
+from fedloom.errors import Diverged, FedloomError, RunError
+from fedloom.experiment import Experiment, Override, Shelf
+from fedloom.report.groups import mean_and_std
+from fedloom.reproduce.outcome import DIVERGED, Outcome, judge, on_the_way, read_outcome, read_record
+from fedloom.reproduce.plan import Cell, Plan, Point, check, point_text
+
+RESULT = "result.json"
+Watch = Callable[[str], AbstractContextManager[Progress]]
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a cell: a repeat, or (with a point) a trial of the tuning."""
+
+    cell: Cell
+    place: Path
+    seed: int
+    point: Point | None = None
+
+    @property
+    def title(self) -> str:
+        """What it is called while it runs."""
+        what = f"seed {self.seed}" if self.point is None else f"tuning, {point_text(self.point)}"
+        return f"{self.cell.title}, {what}"
+
+
+class Reproduction:
+    """A plan in its folder.
+
+    ``watch`` makes, for each run, the context manager that shows its rounds; ``tell`` is told each run's result.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        chosen: Sequence[Cell] | None = None,
+        overrides: Sequence[Override] = (),
+        force: bool = False,
+    ) -> None:
+        self.plan, self.folder, self.force = plan, folder, force
+        self.chosen = list(plan.cells if chosen is None else chosen)
+        self.overrides, self.shelf = list(overrides), Shelf()
+        self.errors: dict[str, str] = {}
+        self._done: dict[Path, Outcome] = {}
+
+    def perform(self, watch: Watch, tell: Tell) -> list[str]:
+        """Do what is not done yet; what went wrong in the cells that failed."""
+        check(self.chosen, self.plan, self.overrides, self.shelf)
+        lock = self._claim()
+        try:
+            self._check_places()
+            self.save()
+            number, total = 0, sum(len(cell.points) + cell.repeats for cell in self.chosen)
+            for cell in self.chosen:
+                for job in self._jobs(cell):
+                    number += 1
+                    self._do(job, f"[{number}/{total}] {job.title}", watch, tell)
+                    self.save()
+        finally:
+            lock.release()
+        titles = [cell.title for cell in self.chosen]
+        return [f"{title}: {error}" for title, error in self.errors.items() if title in titles]
+
+    def _claim(self) -> Lock:
+        """Make the folder this plan's; one with anything else in it, or with other settings, is refused."""
+        earlier = read_record(self.folder / RESULT)
+        with guarded(self.folder):
+            if self._foreign(earlier):
+                raise RunError(
+                    f"{self.folder} is there already and is no reproduction of {self.plan.name!r}; choose another "
+                    "folder with --out"
+                )
+            self.folder.mkdir(parents=True, exist_ok=True)
+        lock = Lock(self.folder)
+        self.errors = {
+            cell["title"]: cell["error"]
+            for cell in earlier.get("cells", [])
+            if cell.get("error") and cell["title"] not in [one.title for one in self.chosen]
+        }
+        return lock
+
+    def _foreign(self, earlier: dict[str, Any]) -> bool:
+        """Whether the folder is somebody else's."""
+        if not self.folder.exists():
+            return False
+        if not self.folder.is_dir() or (self.folder / CONFIG).is_file():
+            return True
+        strange = not is_marked(self.folder) and any(path.name != NAME for path in self.folder.iterdir())
+        return strange or earlier.get("name", self.plan.name) != self.plan.name
+
+    def _check_places(self) -> None:
+        """Refuses runs that are there with other settings, as far as the first of each cell tells."""
+        for cell in self.chosen:
+            first = next(self._jobs(cell))
+            self._experiment(first).start(self.folder / first.place, self.force)
+
+    def _jobs(self, cell: Cell) -> Iterator[Job]:
+        """A cell's runs: first the trials, then, with the best of them, the repeats; no more once one fails to tune."""
+        self.errors.pop(cell.title, None)
+        for point in cell.points:
+            yield Job(cell, cell.tuning_place(point), self.plan.tuning.seed, point)
+            if cell.title in self.errors:
+                return
+        if cell.points and self.best(cell) is None:
+            return
+        for seed in cell.seeds:
+            yield Job(cell, cell.place(seed), seed)
+
+    def _experiment(self, job: Job) -> Experiment:
+        if job.point is not None:
+            return job.cell.trial(job.seed, job.point, self.overrides, self.shelf)
+        return job.cell.experiment(job.seed, self.best(job.cell), self.overrides, self.shelf)
+
+    def _do(self, job: Job, title: str, watch: Watch, tell: Tell) -> None:
+        """One run, unless it is done; its failure is the cell's, its divergence a result."""
+        place = self.folder / job.place
+        experiment = self._experiment(job)
+        how = experiment.start(place, self.force)
+        if how is None or (not self.force and (place / DIVERGED).is_file()):
+            tell(f"{title}: done already")
+            return
+        (place / DIVERGED).unlink(missing_ok=True)
+        self._done.pop(job.place, None)
+        try:
+            with watch(title) as follow:
+                experiment.run(place, **how, progress=follow, label=job.cell.row)
+        except Interrupted:
+            raise
+        except Diverged as error:
+            write_json(place / DIVERGED, {"error": str(error)})
+        except Exception as error:
+            self.errors[job.cell.title] = f"{job.title.removeprefix(job.cell.title + ', ')}: {_said(error)}"
+            tell(f"{title}: failed")
+            return
+        outcome = self.outcome(job.cell, job.place, tuning=job.point is not None)
+        assert outcome is not None
+        tell(f"{title}: {'diverged' if outcome.diverged else f'{outcome.value:.4g}'} in {outcome.wall_seconds:.1f} s")
+
+    def outcome(self, cell: Cell, place: Path, tuning: bool = False) -> Outcome | None:
+        """What came of a run; None when it is not done."""
+        if place not in self._done:
+            over = (self.plan.tuning.over if tuning else None) or self.plan.measure.over
+            found = read_outcome(self.folder / place, self.plan.measure, over, None if tuning else cell.target)
+            if found is None:
+                return None
+            self._done[place] = found
+        return self._done[place]
+
+    def best(self, cell: Cell) -> Point | None:
+        """The point with the best value (of equal ones the first); none when there are none or all diverged."""
+        found = [(self.outcome(cell, cell.tuning_place(point), tuning=True), point) for point in cell.points]
+        known = [(outcome.value, point) for outcome, point in found if outcome is not None and not outcome.diverged]
+        if not known:
+            return None
+        sign = 1 if self.plan.measure.upwards else -1
+        return max(known, key=lambda pair: sign * pair[0])[1]
+
+    def save(self) -> None:
+        """Write result.json: all that is known so far."""
+        write_json(self.folder / RESULT, self.record())
+
+    def record(self) -> dict[str, Any]:
+        """All that is known so far, as plain values."""
+        plan = self.plan
+        cells = [self._cell(cell) for cell in plan.cells]
+        return {
+            "name": plan.name,
+            "fedloom": __version__,
+            "quick": plan.quick,
+            "finished": all(cell["done"] == cell["wanted"] for cell in cells),
+            **asdict(plan.head),
+            "measure": asdict(plan.measure) | {"better": "up" if plan.measure.upwards else "down"},
+            "rows": plan.rows,
+            "columns": plan.columns,
+            "cells": cells,
+            "settings": plan.settings.values,
+        }
+
+    def _cell(self, cell: Cell) -> dict[str, Any]:
+        trials = {point_text(p): self.outcome(cell, cell.tuning_place(p), tuning=True) for p in cell.points}
+        tuned = self.best(cell) if trials and None not in trials.values() else None
+        hopeless = bool(trials) and tuned is None and None not in trials.values()
+        repeats = {seed: self.outcome(cell, cell.place(seed)) for seed in cell.seeds}
+        known = [outcome for outcome in repeats.values() if outcome is not None]
+        values = [outcome.value for outcome in known]
+        mean, std = mean_and_std([outcome.value for outcome in known if not outcome.diverged])
+        verdict, why = judge(values, cell.published)
+        return {
+            "title": cell.title,
+            "row": cell.row,
+            "column": cell.column,
+            "fedloom": __version__,
+            "settings_sha256": _fingerprint(cell),
+            "tuned": tuned,
+            "trials": {text: outcome and outcome.value for text, outcome in trials.items()},
+            "values": {str(seed): outcome.value for seed, outcome in repeats.items() if outcome is not None},
+            "mean": mean,
+            "std": std,
+            "diverged": len(known) - sum(not outcome.diverged for outcome in known),
+            "published": None if cell.published is None else asdict(cell.published),
+            "verdict": "not comparable" if hopeless and cell.published else verdict,
+            "why": "it diverged with every point of the grid" if hopeless else why,
+            "target": on_the_way(known, cell.target),
+            "done": len(known) + sum(outcome is not None for outcome in trials.values()),
+            "wanted": len(trials) + (0 if hopeless else len(repeats)),
+            "error": self.errors.get(cell.title),
+            "wall_seconds": sum(outcome.wall_seconds for outcome in [*known, *filter(None, trials.values())]),
+        }
+
+
+def _fingerprint(cell: Cell) -> str:
+    """Of everything that decides a cell's values, but for the seeds."""
+    told = [cell.settings.values, cell.tuning.values if cell.points else {}, cell.points]
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, FedloomError) else f"{type(error).__name__}: {error}"

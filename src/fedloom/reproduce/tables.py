@@ -1,0 +1,181 @@
+"""A result as tables of words, which the terminal, the page and the documentation show each in its way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from fedloom.report.words import MISSING, counted, plain, plural, sized, spread_text, text, timed
+from fedloom.reproduce.plan import point_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Record = dict[str, Any]
+"""What result.json holds; a cell is such a record too."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """What stands in one place of a table: a line, lines below it that explain it, and whether it is the best."""
+
+    line: str
+    below: tuple[str, ...] = ()
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One table: rows and columns are those of the experiment."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    body: tuple[tuple[Word, ...], ...]
+
+
+def grids(record: Record) -> list[Grid]:
+    """The values (beside the published ones), the way to the targets, and what was found by tuning."""
+    found = [_grid(record, _measure_text(record["measure"]), lambda cell: _value(cell, record))]
+    if any(cell["target"] for cell in record["cells"]):
+        found.append(_grid(record, "Rounds and bytes (both ways) to the target", _target))
+    if any(cell["tuned"] for cell in record["cells"]):
+        found.append(_grid(record, "Found by tuning", lambda cell: Word(_tuned(cell))))
+    return found
+
+
+def notes(record: Record) -> list[str]:
+    """What a reader must know about single cells: failures, divergence, values that cannot be compared and why."""
+    found = []
+    for cell in record["cells"]:
+        if cell["error"]:
+            found.append(f"{cell['title']} failed: {cell['error']}")
+        if cell["why"]:
+            found.append(f"{cell['title']}: {cell['why']}")
+        if cell["published"] and cell["published"]["note"]:
+            found.append(f"{cell['title']}, published: {cell['published']['note']}")
+        if cell.get("stale"):
+            found.append(f"{cell['title']} was recorded with settings that the file has no longer")
+    return found
+
+
+def progress(record: Record) -> str:
+    """How far it is, in a line."""
+    done, wanted = (sum(cell[key] for cell in record["cells"]) for key in ("done", "wanted"))
+    return f"{done:,} of {plural(wanted, 'run')} done"
+
+
+def rich_grid(grid: Grid) -> Table:
+    """A table for a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("", no_wrap=True)
+    for name in grid.columns:
+        table.add_column(name)
+    for name, line in zip(grid.rows, grid.body, strict=True):
+        words = [
+            Text.assemble((word.line, "bold green" if word.best else ""), *((f"\n{low}", "dim") for low in word.below))
+            for word in line
+        ]
+        table.add_row(Text(name), *words)
+    return table
+
+
+def html_grid(grid: Grid) -> str:
+    """A table for the page."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in grid.columns)
+    lines = "".join(
+        f'<tr><th scope="row">{escape(name)}</th>{"".join(map(_html_word, line))}</tr>'
+        for name, line in zip(grid.rows, grid.body, strict=True)
+    )
+    return (
+        f'<div class="scroll" role="region" aria-label="{escape(grid.title)}" tabindex="0"><table class="results">'
+        f"<caption>{escape(grid.title)}</caption><thead><tr><td></td>{head}</tr></thead>"
+        f"<tbody>{lines}</tbody></table></div>"
+    )
+
+
+def _html_word(word: Word) -> str:
+    line = f'<span class="best-mark">{escape(word.line)}</span>' if word.best else escape(word.line)
+    below = [f'<span class="spread">{escape(low)}</span>' for low in word.below]
+    return f"<td>{'<br>'.join([line, *below])}</td>"
+
+
+def _grid(record: Record, title: str, word: Any) -> Grid:
+    cells = {(cell["row"], cell["column"]): cell for cell in record["cells"]}
+    body = [
+        tuple(word(cells[row, column]) if (row, column) in cells else Word(MISSING) for column in record["columns"])
+        for row in record["rows"]
+    ]
+    return Grid(title, tuple(record["columns"]), tuple(record["rows"]), tuple(body))
+
+
+def _measure_text(measure: Record) -> str:
+    unit = " in percent" if measure["scale"] == "percent" else ""
+    last = f", mean of the last {measure['over']} evaluations" if measure["over"] > 1 else ""
+    return f"{measure['metric'].capitalize()}{unit}{last}; mean ± standard deviation over repeats"
+
+
+def _value(cell: Record, record: Record) -> Word:
+    below = _below(cell, record["repeats"])
+    return Word(mean_text(cell), tuple(below), cell["mean"] is not None and cell["mean"] == _best(cell, record))
+
+
+def mean_text(cell: Record) -> str:
+    """A cell's mean and spread, or why it has none."""
+    if cell["mean"] is None:
+        return "failed" if cell["error"] else "diverged" if cell["diverged"] or cell["why"] else MISSING
+    spread = f" {spread_text(plain, cell['mean'], cell['std'])}" if cell["std"] is not None else ""
+    return text(plain, cell["mean"]) + spread
+
+
+def _below(cell: Record, repeats: int) -> list[str]:
+    found = []
+    published, seeds = cell["published"], len(cell["values"])
+    if published:
+        spread = "" if published["std"] is None else f" {spread_text(plain, published['value'], published['std'])}"
+        found.append(f"published {text(plain, published['value'])}{spread}")
+        found += [cell["verdict"]] if seeds else []
+    if cell["diverged"]:
+        found.append(f"{cell['diverged']} of {seeds} diverged")
+    if seeds and seeds != repeats:
+        found.append(plural(seeds, "repeat"))
+    return found
+
+
+def _best(cell: Record, record: Record) -> float | None:
+    means = [one["mean"] for one in record["cells"] if one["column"] == cell["column"] and one["mean"] is not None]
+    down = record["measure"]["better"] == "down"
+    return None if len(means) < 2 else min(means) if down else max(means)
+
+
+def _target(cell: Record) -> Word:
+    target = cell["target"]
+    if not target or not target["of"]:
+        return Word(MISSING)
+    some = f" ({target['reached']} of {target['of']})" if target["reached"] < target["of"] else ""
+    if not target["reached"]:
+        return Word(f"{target['value']:g} not reached")
+    clocks = [text(counted, target["rounds"]) + " rounds", text(sized, target["bytes"])]
+    clocks += [text(timed, target["seconds"])] if target["seconds"] else []
+    return Word(f"{target['value']:g}: {', '.join(clocks)}{some}")
+
+
+def _tuned(cell: Record) -> str:
+    return point_text(cell["tuned"]) if cell["tuned"] else MISSING
+
+
+def listing(rows: Sequence[tuple[str, ...]]) -> Table:
+    """What there is to reproduce, for a terminal."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("Name", "Title", "Cells", "Published", "Recorded"):
+        table.add_column(title, no_wrap=title == "Name")
+    for row in rows:
+        table.add_row(*row)
+    return table
