@@ -102,23 +102,33 @@ class Published:
 
 
 @dataclass(frozen=True)
-class _Column:
+class Column:
+    """What a [[column]] says beside settings and [tune] of its own."""
+
     name: str
+    """What the column is called."""
     repeats: Count | None = None
+    """Seeds for each of its cells; none: as the table."""
     target: float | None = None
+    """A value of the metric as a run has it (0.75, not 75): adds when it was reached, in rounds, bytes and seconds."""
 
 
 @dataclass(frozen=True)
-class _Row:
+class Row:
+    """What a [[row]] says beside settings, a grid, published values and settings of single cells."""
+
     name: str
+    """What the row is called."""
     repeats: Count | None = None
+    """Seeds for each of its cells; none: as the column."""
 
 
 @dataclass(frozen=True)
-class _Single:
-    """What a row may say of one of its cells, beside settings and a grid."""
+class Single:
+    """What a row says of one of its cells, beside settings and a grid."""
 
     repeats: Count | None = None
+    """Seeds for this cell; none: as the row."""
 
 
 _PARTS = ("measure", "run", "column", "row", "tune", "quick")
@@ -238,8 +248,8 @@ class _Reader:
         measure = self._own(("measure",), Measure, "the measure", refuse=True)
         tuning = self._own(("tune",), Tuning, "the tuning")
         haste = self._own(("quick",), Haste, "--quick", ("tune",)) if self.hurry else None
-        columns = self._tables("column", _Column, "a column", ("tune",))
-        rows = self._tables("row", _Row, "a row", ("grid", "published", "cell"))
+        columns = self._tables("column", Column, "a column", ("tune",))
+        rows = self._tables("row", Row, "a row", ("grid", "published", "cell"))
         self.faults.stop()
         self._check_measure(measure)
         self._check_row_keys(columns, rows)
@@ -288,7 +298,7 @@ class _Reader:
         elif measure.better is None and direction(measure.metric) is None:
             self.faults.add(("measure", "metric"), 'needs better = "up" or "down" beside it')
 
-    def _check_row_keys(self, columns: list[_Column], rows: list[_Row]) -> None:
+    def _check_row_keys(self, columns: list[Column], rows: list[Row]) -> None:
         """Rows speak of columns by name."""
         known = [column.name for column in columns]
         for index in range(len(rows)):
@@ -304,16 +314,16 @@ class _Reader:
                         self.faults.add(("row", index, part, name), f"is of no column; {hint(name, known)}")
 
     def _cell(
-        self, head: Head, tuning: Tuning, haste: Haste | None, column: tuple[int, _Column], row: tuple[int, _Row]
+        self, head: Head, tuning: Tuning, haste: Haste | None, column: tuple[int, Column], row: tuple[int, Row]
     ) -> Cell:
         (c, upper), (r, left) = column, row
         single: Key = ("row", r, "cell", upper.name)
-        own = self._own(single, _Single, "a cell", ("grid",)) or _Single()
+        own = self._own(single, Single, "a cell", ("grid",)) or Single()
         repeats = next(n for n in (own.repeats, left.repeats, upper.repeats, head.repeats) if n is not None)
-        common = self.settings.part(("run",)).overlaid(self.settings.part(("column", c), (*_keys(_Column), "tune")))
+        common = self.settings.part(("run",)).overlaid(self.settings.part(("column", c), (*_keys(Column), "tune")))
         settings = self._without_foreign(common, r)
-        settings = settings.overlaid(self.settings.part(("row", r), (*_keys(_Row), "grid", "published", "cell")))
-        settings = settings.overlaid(self.settings.part(single, (*_keys(_Single), "grid")))
+        settings = settings.overlaid(self.settings.part(("row", r), (*_keys(Row), "grid", "published", "cell")))
+        settings = settings.overlaid(self.settings.part(single, (*_keys(Single), "grid")))
         trials = self.settings.part(("tune",), _keys(Tuning)).overlaid(self.settings.part(("column", c, "tune")))
         grid: Key = (*single, "grid") if self.settings.get((*single, "grid")) else ("row", r, "grid")
         points = self._grid(grid)
