@@ -8,8 +8,9 @@ published for it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -176,6 +177,16 @@ class Cell:
     def tuning_place(self, point: Point) -> Path:
         """Where the run that tries a point belongs."""
         return self.folder / "tune" / slug(point_text(point).replace("=-", "=minus "))
+
+    def at_end(self, point: Point | None) -> bool:
+        """Whether a point is at an end of a grid over one number, so that a wider grid might have a better one."""
+        values = [value for one in self.points for value in one.values()]
+        if point is None or len(values) < 2 or any(len(one) > 1 for one in self.points):
+            return False
+        return all(isinstance(v, int | float) for v in values) and next(iter(point.values())) in (
+            min(values),
+            max(values),
+        )
 
     def experiment(self, seed: int, point: Point | None, overrides: Sequence[Override], shelf: Shelf) -> Experiment:
         """A repeat, with the values that were found best."""
@@ -402,24 +413,26 @@ class _Reader:
 def check(cells: Sequence[Cell], plan: Plan, overrides: Sequence[Override], shelf: Shelf) -> None:
     """Everything that is wrong with any run of these cells, at once, before the first of them."""
     found: dict[str, None] = {}
-    for cell in cells:
-        for make in _makers(cell, plan, overrides, shelf):
-            try:
-                experiment = make()
-                experiment.check()
-                _check_metric(experiment, plan)
-            except FedloomError as error:
-                found |= dict.fromkeys(each_fault(error))
+    for make in _makers(cells, plan, overrides, shelf):
+        try:
+            experiment = make()
+            experiment.check()
+            _check_metric(experiment, plan)
+        except FedloomError as error:
+            found |= dict.fromkeys(each_fault(error))
     stop_at(found)
 
 
-def _makers(cell: Cell, plan: Plan, overrides: Sequence[Override], shelf: Shelf) -> Iterator[Any]:
-    if not cell.points:
-        yield lambda: cell.experiment(cell.seeds[0], None, overrides, shelf)
-    for point in cell.points:
-        yield lambda point=point: cell.experiment(cell.seeds[0], point, overrides, shelf)
-    for point in cell.points[:1]:
-        yield lambda point=point: cell.trial(plan.tuning.seed, point, overrides, shelf)
+def _makers(
+    cells: Sequence[Cell], plan: Plan, overrides: Sequence[Override], shelf: Shelf
+) -> Iterator[Callable[[], Experiment]]:
+    """A repeat with each point, then a trial, of each cell; those on the same data after one another."""
+    for cell in cells:
+        for point in cell.points or (None,):
+            yield partial(cell.experiment, cell.seeds[0], point, overrides, shelf)
+    for cell in cells:
+        for point in cell.points[:1]:
+            yield partial(cell.trial, plan.tuning.seed, point, overrides, shelf)
 
 
 def _check_metric(experiment: Experiment, plan: Plan) -> None:

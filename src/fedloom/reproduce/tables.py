@@ -54,6 +54,8 @@ def notes(record: Record) -> list[str]:
             found.append(f"{cell['title']} failed: {cell['error']}")
         if cell["why"]:
             found.append(f"{cell['title']}: {cell['why']}")
+        if cell["at_end"]:
+            found.append(f"{cell['title']}: {_tuned(cell)} is an end of its grid, so a wider one might be better")
         if cell["published"] and cell["published"]["note"]:
             found.append(f"{cell['title']}, published: {cell['published']['note']}")
         if cell.get("stale"):
