@@ -8,8 +8,9 @@ published for it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -102,23 +103,33 @@ class Published:
 
 
 @dataclass(frozen=True)
-class _Column:
+class Column:
+    """What a [[column]] says beside settings and [tune] of its own."""
+
     name: str
+    """What the column is called."""
     repeats: Count | None = None
+    """Seeds for each of its cells; none: as the table."""
     target: float | None = None
+    """A value of the metric as a run has it (0.75, not 75): adds when it was reached, in rounds, bytes and seconds."""
 
 
 @dataclass(frozen=True)
-class _Row:
+class Row:
+    """What a [[row]] says beside settings, a grid, published values and settings of single cells."""
+
     name: str
+    """What the row is called."""
     repeats: Count | None = None
+    """Seeds for each of its cells; none: as the column."""
 
 
 @dataclass(frozen=True)
-class _Single:
-    """What a row may say of one of its cells, beside settings and a grid."""
+class Single:
+    """What a row says of one of its cells, beside settings and a grid."""
 
     repeats: Count | None = None
+    """Seeds for this cell; none: as the row."""
 
 
 _PARTS = ("measure", "run", "column", "row", "tune", "quick")
@@ -166,6 +177,16 @@ class Cell:
     def tuning_place(self, point: Point) -> Path:
         """Where the run that tries a point belongs."""
         return self.folder / "tune" / slug(point_text(point).replace("=-", "=minus "))
+
+    def at_end(self, point: Point | None) -> bool:
+        """Whether a point is at an end of a grid over one number, so that a wider grid might have a better one."""
+        values = [value for one in self.points for value in one.values()]
+        if point is None or len(values) < 2 or any(len(one) > 1 for one in self.points):
+            return False
+        return all(isinstance(v, int | float) for v in values) and next(iter(point.values())) in (
+            min(values),
+            max(values),
+        )
 
     def experiment(self, seed: int, point: Point | None, overrides: Sequence[Override], shelf: Shelf) -> Experiment:
         """A repeat, with the values that were found best."""
@@ -238,8 +259,8 @@ class _Reader:
         measure = self._own(("measure",), Measure, "the measure", refuse=True)
         tuning = self._own(("tune",), Tuning, "the tuning")
         haste = self._own(("quick",), Haste, "--quick", ("tune",)) if self.hurry else None
-        columns = self._tables("column", _Column, "a column", ("tune",))
-        rows = self._tables("row", _Row, "a row", ("grid", "published", "cell"))
+        columns = self._tables("column", Column, "a column", ("tune",))
+        rows = self._tables("row", Row, "a row", ("grid", "published", "cell"))
         self.faults.stop()
         self._check_measure(measure)
         self._check_row_keys(columns, rows)
@@ -288,7 +309,7 @@ class _Reader:
         elif measure.better is None and direction(measure.metric) is None:
             self.faults.add(("measure", "metric"), 'needs better = "up" or "down" beside it')
 
-    def _check_row_keys(self, columns: list[_Column], rows: list[_Row]) -> None:
+    def _check_row_keys(self, columns: list[Column], rows: list[Row]) -> None:
         """Rows speak of columns by name."""
         known = [column.name for column in columns]
         for index in range(len(rows)):
@@ -304,16 +325,16 @@ class _Reader:
                         self.faults.add(("row", index, part, name), f"is of no column; {hint(name, known)}")
 
     def _cell(
-        self, head: Head, tuning: Tuning, haste: Haste | None, column: tuple[int, _Column], row: tuple[int, _Row]
+        self, head: Head, tuning: Tuning, haste: Haste | None, column: tuple[int, Column], row: tuple[int, Row]
     ) -> Cell:
         (c, upper), (r, left) = column, row
         single: Key = ("row", r, "cell", upper.name)
-        own = self._own(single, _Single, "a cell", ("grid",)) or _Single()
+        own = self._own(single, Single, "a cell", ("grid",)) or Single()
         repeats = next(n for n in (own.repeats, left.repeats, upper.repeats, head.repeats) if n is not None)
-        common = self.settings.part(("run",)).overlaid(self.settings.part(("column", c), (*_keys(_Column), "tune")))
+        common = self.settings.part(("run",)).overlaid(self.settings.part(("column", c), (*_keys(Column), "tune")))
         settings = self._without_foreign(common, r)
-        settings = settings.overlaid(self.settings.part(("row", r), (*_keys(_Row), "grid", "published", "cell")))
-        settings = settings.overlaid(self.settings.part(single, (*_keys(_Single), "grid")))
+        settings = settings.overlaid(self.settings.part(("row", r), (*_keys(Row), "grid", "published", "cell")))
+        settings = settings.overlaid(self.settings.part(single, (*_keys(Single), "grid")))
         trials = self.settings.part(("tune",), _keys(Tuning)).overlaid(self.settings.part(("column", c, "tune")))
         grid: Key = (*single, "grid") if self.settings.get((*single, "grid")) else ("row", r, "grid")
         points = self._grid(grid)
@@ -392,24 +413,26 @@ class _Reader:
 def check(cells: Sequence[Cell], plan: Plan, overrides: Sequence[Override], shelf: Shelf) -> None:
     """Everything that is wrong with any run of these cells, at once, before the first of them."""
     found: dict[str, None] = {}
-    for cell in cells:
-        for make in _makers(cell, plan, overrides, shelf):
-            try:
-                experiment = make()
-                experiment.check()
-                _check_metric(experiment, plan)
-            except FedloomError as error:
-                found |= dict.fromkeys(each_fault(error))
+    for make in _makers(cells, plan, overrides, shelf):
+        try:
+            experiment = make()
+            experiment.check()
+            _check_metric(experiment, plan)
+        except FedloomError as error:
+            found |= dict.fromkeys(each_fault(error))
     stop_at(found)
 
 
-def _makers(cell: Cell, plan: Plan, overrides: Sequence[Override], shelf: Shelf) -> Iterator[Any]:
-    if not cell.points:
-        yield lambda: cell.experiment(cell.seeds[0], None, overrides, shelf)
-    for point in cell.points:
-        yield lambda point=point: cell.experiment(cell.seeds[0], point, overrides, shelf)
-    for point in cell.points[:1]:
-        yield lambda point=point: cell.trial(plan.tuning.seed, point, overrides, shelf)
+def _makers(
+    cells: Sequence[Cell], plan: Plan, overrides: Sequence[Override], shelf: Shelf
+) -> Iterator[Callable[[], Experiment]]:
+    """A repeat with each point, then a trial, of each cell; those on the same data after one another."""
+    for cell in cells:
+        for point in cell.points or (None,):
+            yield partial(cell.experiment, cell.seeds[0], point, overrides, shelf)
+    for cell in cells:
+        for point in cell.points[:1]:
+            yield partial(cell.trial, plan.tuning.seed, point, overrides, shelf)
 
 
 def _check_metric(experiment: Experiment, plan: Plan) -> None:
