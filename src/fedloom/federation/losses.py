@@ -31,6 +31,10 @@ class Loss(ABC):
     def slope(self, out: Tensor, y: Tensor) -> Tensor:
         """∂ℓ/∂out of each row, shape (..., rows, columns)."""
 
+    @abstractmethod
+    def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        """(∂²ℓ/∂out²)·v of each row, shape (..., rows, columns): how the slope changes when the output moves by v."""
+
 
 class CrossEntropy(Loss):
     """−log softmax(out)[y] for labels y = 0, 1, …"""
@@ -44,6 +48,10 @@ class CrossEntropy(Loss):
     def slope(self, out: Tensor, y: Tensor) -> Tensor:
         p = torch.softmax(out, -1)
         return p.scatter_add_(-1, y.unsqueeze(-1), p.new_full((), -1.0).expand(*y.shape, 1))
+
+    def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        p = torch.softmax(out, -1)
+        return p * (v - (p * v).sum(-1, keepdim=True))
 
 
 class Binary(Loss):
@@ -62,6 +70,10 @@ class Binary(Loss):
         slope = torch.sigmoid(out).sub_(y).masked_fill_(torch.isnan(y), 0)
         return slope if y.shape[-1] == 1 else slope / (~torch.isnan(y)).sum(-1, keepdim=True).clamp(min=1)
 
+    def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        p, known = torch.sigmoid(out), ~torch.isnan(y)
+        return p * (1 - p) * v * known / known.sum(-1, keepdim=True).clamp(min=1)
+
 
 class Hinge(Loss):
     """max(0, 1 − s·out) with s = 2y − 1 for y of 0 and 1."""
@@ -75,6 +87,9 @@ class Hinge(Loss):
     def slope(self, out: Tensor, y: Tensor) -> Tensor:
         s = 2 * y - 1
         return torch.where(s * out < 1, -s, torch.zeros_like(s)) / y.shape[-1]
+
+    def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        return torch.zeros_like(v)
 
 
 class Squared(Loss):
@@ -90,6 +105,9 @@ class Squared(Loss):
     def slope(self, out: Tensor, y: Tensor) -> Tensor:
         return (out - y) / y.shape[-1]
 
+    def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        return v / y.shape[-1]
+
 
 class Absolute(Loss):
     """|out − y|."""
@@ -102,6 +120,9 @@ class Absolute(Loss):
 
     def slope(self, out: Tensor, y: Tensor) -> Tensor:
         return torch.sign(out - y) / y.shape[-1]
+
+    def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        return torch.zeros_like(v)
 
 
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (CrossEntropy(), Binary(), Hinge(), Squared(), Absolute())}

@@ -20,7 +20,8 @@ from fedloom.federation.model import Layer
 from fedloom.types import Vector
 
 if TYPE_CHECKING:
-    from fedloom.federation.device import Device, Rows
+    from fedloom.federation.batches import Rows
+    from fedloom.federation.device import Device
     from fedloom.federation.problem import Problem
 
 SolverName = Literal["auto", "exact", "newton", "lbfgs", "gradient"]
