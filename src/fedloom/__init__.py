@@ -28,21 +28,29 @@ if TYPE_CHECKING:
     from fedloom.engine.run import Run as Run
     from fedloom.engine.run import train as train
     from fedloom.federation.data import FederatedData as FederatedData
+    from fedloom.federation.divergences import Divergence as Divergence
+    from fedloom.federation.divergences import register_divergence as register_divergence
     from fedloom.federation.model import Model as Model
     from fedloom.federation.networks import build_model as build_model
     from fedloom.federation.problem import Problem as Problem
     from fedloom.methods import ADMM as ADMM
+    from fedloom.methods import ADMMFedMeta as ADMMFedMeta
+    from fedloom.methods import ADMMMetaExact as ADMMMetaExact
     from fedloom.methods import Central as Central
     from fedloom.methods import FedAdagrad as FedAdagrad
     from fedloom.methods import FedAdam as FedAdam
     from fedloom.methods import FedAvg as FedAvg
     from fedloom.methods import FedAvgM as FedAvgM
+    from fedloom.methods import FedAvgMeta as FedAvgMeta
+    from fedloom.methods import FedMetaMAML as FedMetaMAML
+    from fedloom.methods import FedMetaSGD as FedMetaSGD
     from fedloom.methods import FedOpt as FedOpt
     from fedloom.methods import FedProx as FedProx
     from fedloom.methods import FedSGD as FedSGD
     from fedloom.methods import FedYogi as FedYogi
     from fedloom.methods import Local as Local
     from fedloom.methods import Method as Method
+    from fedloom.methods import PerFedAvg as PerFedAvg
     from fedloom.methods import Scaffold as Scaffold
     from fedloom.report import write_report as write_report
 
@@ -63,34 +71,48 @@ _HOMES = {
     "Run": "fedloom.engine.run",
     "train": "fedloom.engine.run",
     "FederatedData": "fedloom.federation.data",
+    "Divergence": "fedloom.federation.divergences",
     "Model": "fedloom.federation.model",
     "build_model": "fedloom.federation.networks",
     "Problem": "fedloom.federation.problem",
+    "register_divergence": "fedloom.federation.divergences",
     "ADMM": "fedloom.methods",
+    "ADMMFedMeta": "fedloom.methods",
+    "ADMMMetaExact": "fedloom.methods",
     "Central": "fedloom.methods",
     "FedAdagrad": "fedloom.methods",
     "FedAdam": "fedloom.methods",
     "FedAvg": "fedloom.methods",
     "FedAvgM": "fedloom.methods",
+    "FedAvgMeta": "fedloom.methods",
+    "FedMetaMAML": "fedloom.methods",
+    "FedMetaSGD": "fedloom.methods",
     "FedOpt": "fedloom.methods",
     "FedProx": "fedloom.methods",
     "FedSGD": "fedloom.methods",
     "FedYogi": "fedloom.methods",
     "Local": "fedloom.methods",
     "Method": "fedloom.methods",
+    "PerFedAvg": "fedloom.methods",
     "Scaffold": "fedloom.methods",
     "write_report": "fedloom.report",
 }
 __all__ = [
     "ADMM",
     "FLEETS",
+    "ADMMFedMeta",
+    "ADMMMetaExact",
     "Central",
     "Channel",
+    "Divergence",
     "Evaluation",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedAvgMeta",
+    "FedMetaMAML",
+    "FedMetaSGD",
     "FedOpt",
     "FedProx",
     "FedSGD",
@@ -100,6 +122,7 @@ __all__ = [
     "Local",
     "Method",
     "Model",
+    "PerFedAvg",
     "Problem",
     "Quantise",
     "Run",
@@ -112,6 +135,7 @@ __all__ = [
     "from_clients",
     "load",
     "load_file",
+    "register_divergence",
     "train",
     "write_report",
 ]

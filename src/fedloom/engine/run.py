@@ -89,12 +89,14 @@ def train(
     progress: Progress | None = None,
     checkpoint_seconds: float = 30.0,
     checkpoint_every: int | None = None,
+    prior: Vector | None = None,
 ) -> Run:
     """Train a method on a problem for so many rounds.
 
     ``select`` is how clients are chosen: a number of them each round, a Selection, or none for everybody. With
     ``out`` the run is a folder that can be looked at, resumed and reported on; ``resume=True`` goes on with the run
-    that is there. The result does not depend on the executor, the number of workers, or on having been interrupted.
+    that is there. ``prior`` is θ_p, the model of an earlier run, for methods that keep what it knew. The result does
+    not depend on the executor, the number of workers, or on having been interrupted.
 
         data = fedloom.federate(fedloom.load("digits"), clients=20, partition="dirichlet", alpha=0.3)
         problem = fedloom.Problem(data, fedloom.build_model("mlp", data))
@@ -113,6 +115,7 @@ def train(
         seed=seed,
         stack=stack,
         on_error=on_error,
+        prior=prior,
     )
     setting.check()  # before the folder is made
     chosen = executor_for(executor, rounds, workers) if isinstance(executor, str) else executor

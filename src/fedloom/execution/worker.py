@@ -89,7 +89,8 @@ class Worker:
             received = {**self.method.broadcast(shared, torch.from_numpy(ids)), **own}
             theta = self.method.personal(device, shared, self._memory(device, received, {**task, "unicast": own}))
         if which == "adapted":
-            theta = self.method.adapt(device, theta, task["adapt_lr"], task["adapt_steps"], task["adapt_split"])
+            lr, steps, few = task["adapt_lr"], task["adapt_steps"], task["adapt_split"]
+            theta = self.method.adapt(device, shared, theta, lr, steps, few)
         predictions = self._predict(device, theta, split)
         metrics = [*metrics_for(self.problem.data.task, task["metrics"]), loss_metric(self.problem.loss)]
         values = {metric.name: metric.values(predictions) for metric in metrics}

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from fedloom.federation.batches import Plan, Rows, Step, steps_of
 from fedloom.federation.kernels import Affine
-from fedloom.federation.meta import Meta, meta_gradient, meta_steps
+from fedloom.federation.meta import Meta, adapted, meta_gradient, meta_steps
 from fedloom.federation.optimisers import Optimiser
 from fedloom.federation.randomness import Draw
-from fedloom.federation.solvers import Inner, prox
+from fedloom.federation.solvers import Inner, meta_prox, prox
 from fedloom.types import Vector
 
 if TYPE_CHECKING:
@@ -165,6 +165,15 @@ class Device:
         plan = Plan.of(self.problem.data.splits[split], self.clients, self.draw, batch, count, purpose)
         return [self._spread(step, plan) for step in plan]
 
+    def adapt(
+        self, theta: Vector, alpha: float | Vector, split: str = "support", steps: int = 1, batch: int | None = None
+    ) -> Vector:
+        """θ after the steps θ ← θ − α∘∇f(θ) on a split; α is a number, or one for each number of θ.
+
+        ``steps`` are steps with all rows, or passes in mini-batches. A client without rows keeps θ as it is.
+        """
+        return adapted(self, theta, alpha, self.batches(split, batch, epochs=steps))
+
     def meta_grad(self, theta: Vector, alpha: float | Vector, how: Meta = _META) -> tuple[Vector, Vector | None]:
         """∇_θ f_q(φ), φ being θ after inner steps φ ← φ − α∘∇f_s(φ) on the support, and f_q the loss on the query.
 
@@ -236,6 +245,18 @@ class Device:
         (default: v).
         """
         return prox(self, v, rho, v if start is None else start, how)
+
+    def meta_prox(
+        self,
+        v: Vector,
+        rho: float | Tensor,
+        alpha: float | Vector,
+        start: Vector | None = None,
+        meta: Meta = _META,
+        how: Inner = _INNER,
+    ) -> Vector:
+        """argmin F_i(x) + (ρ/2)‖x − v‖², F_i(x) being the query's loss after adapting x to the support."""
+        return meta_prox(self, v, rho, alpha, v if start is None else start, meta, how)
 
     def _one_by_one(self, theta: Vector, lr: float | Tensor, *how: Any) -> tuple[Vector, Tensor]:
         """``sgd`` of a stack whose model cannot walk in step: client after client."""

@@ -78,7 +78,8 @@ class Episode:
 
         times = 0 if order == "first" else 2 if order == "difference" or self.curved is self.inner else 3
         each = [count(self.query), *map(count, self.inner), *(times * count(rows) for rows in self.curved)]
-        return np.sum(each, 0)
+        total: npt.NDArray[np.int64] = np.sum(each, 0)
+        return total
 
 
 def adapted(device: Device, theta: Vector, alpha: float | Vector, inner: Sequence[Rows]) -> Vector:
