@@ -35,22 +35,30 @@ if TYPE_CHECKING:
     from fedloom.engine.saved import saved_model as saved_model
     from fedloom.experiment.adaptation import adapt as adapt
     from fedloom.federation.data import FederatedData as FederatedData
+    from fedloom.federation.divergences import Divergence as Divergence
+    from fedloom.federation.divergences import register_divergence as register_divergence
     from fedloom.federation.model import Model as Model
     from fedloom.federation.networks import build_model as build_model
     from fedloom.federation.parties import predict_together as predict_together
     from fedloom.federation.problem import Problem as Problem
     from fedloom.methods import ADMM as ADMM
+    from fedloom.methods import ADMMFedMeta as ADMMFedMeta
+    from fedloom.methods import ADMMMetaExact as ADMMMetaExact
     from fedloom.methods import Central as Central
     from fedloom.methods import FedAdagrad as FedAdagrad
     from fedloom.methods import FedAdam as FedAdam
     from fedloom.methods import FedAvg as FedAvg
     from fedloom.methods import FedAvgM as FedAvgM
+    from fedloom.methods import FedAvgMeta as FedAvgMeta
+    from fedloom.methods import FedMetaMAML as FedMetaMAML
+    from fedloom.methods import FedMetaSGD as FedMetaSGD
     from fedloom.methods import FedOpt as FedOpt
     from fedloom.methods import FedProx as FedProx
     from fedloom.methods import FedSGD as FedSGD
     from fedloom.methods import FedYogi as FedYogi
     from fedloom.methods import Local as Local
     from fedloom.methods import Method as Method
+    from fedloom.methods import PerFedAvg as PerFedAvg
     from fedloom.methods import Scaffold as Scaffold
     from fedloom.methods import SharingADMM as SharingADMM
     from fedloom.report import write_report as write_report
@@ -79,22 +87,30 @@ _HOMES = {
     "saved_model": "fedloom.engine.saved",
     "adapt": "fedloom.experiment.adaptation",
     "FederatedData": "fedloom.federation.data",
+    "Divergence": "fedloom.federation.divergences",
     "Model": "fedloom.federation.model",
     "build_model": "fedloom.federation.networks",
     "predict_together": "fedloom.federation.parties",
     "Problem": "fedloom.federation.problem",
+    "register_divergence": "fedloom.federation.divergences",
     "ADMM": "fedloom.methods",
+    "ADMMFedMeta": "fedloom.methods",
+    "ADMMMetaExact": "fedloom.methods",
     "Central": "fedloom.methods",
     "FedAdagrad": "fedloom.methods",
     "FedAdam": "fedloom.methods",
     "FedAvg": "fedloom.methods",
     "FedAvgM": "fedloom.methods",
+    "FedAvgMeta": "fedloom.methods",
+    "FedMetaMAML": "fedloom.methods",
+    "FedMetaSGD": "fedloom.methods",
     "FedOpt": "fedloom.methods",
     "FedProx": "fedloom.methods",
     "FedSGD": "fedloom.methods",
     "FedYogi": "fedloom.methods",
     "Local": "fedloom.methods",
     "Method": "fedloom.methods",
+    "PerFedAvg": "fedloom.methods",
     "Scaffold": "fedloom.methods",
     "SharingADMM": "fedloom.methods",
     "write_report": "fedloom.report",
@@ -102,14 +118,20 @@ _HOMES = {
 __all__ = [
     "ADMM",
     "FLEETS",
+    "ADMMFedMeta",
+    "ADMMMetaExact",
     "Adapted",
     "Central",
     "Channel",
+    "Divergence",
     "Evaluation",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedAvgMeta",
+    "FedMetaMAML",
+    "FedMetaSGD",
     "FedOpt",
     "FedProx",
     "FedSGD",
@@ -119,6 +141,7 @@ __all__ = [
     "Local",
     "Method",
     "Model",
+    "PerFedAvg",
     "Problem",
     "Quantise",
     "Run",
@@ -137,6 +160,7 @@ __all__ = [
     "load",
     "load_file",
     "predict_together",
+    "register_divergence",
     "saved_model",
     "train",
     "train_tasks",

@@ -33,7 +33,7 @@ def test_a_new_clients_file_is_given_as_to_run(call: Call, run: Path) -> None:
 
     np.savez("mine.npz", x=np.random.default_rng(0).random((9, 1, 8, 8)), y=np.arange(9) % 2)
     result = call("adapt", run, "--data", "mine.npz", "--support", 2, "--out", "mine")
-    assert "client 0 of mine: 1 step on 2 rows (support)" in result.output
+    assert "client 0 of mine: by the method's own rule on 2 rows (support)" in result.output
     assert Path("mine/model.safetensors").is_file()
 
 

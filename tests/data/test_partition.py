@@ -130,6 +130,32 @@ def test_cyclic_client_u_has_the_next_k_classes(labelled: Make) -> None:
         assert set(np.flatnonzero(held[u])) == {(2 * u) % 10, (2 * u + 1) % 10}
 
 
+def test_a_stride_of_one_gives_neighbours_a_class_in_common(labelled: Make) -> None:
+    table = labelled(np.repeat(np.arange(10), 30))
+    held = counts(table, shared(table, 12, "classes", cyclic=True, stride=1)) > 0
+    assert [set(np.flatnonzero(row)) for row in held] == [{u % 10, (u + 1) % 10} for u in range(12)]
+    for wrong in ({"stride": 1}, {"stride": 0, "cyclic": True}):
+        with pytest.raises(ConfigError, match="at least 1, and goes with cyclic"):
+            shared(table, 12, "classes", **wrong)
+
+
+def test_given_sizes_may_say_how_many_rows_of_each_class(labelled: Make) -> None:
+    table = labelled(np.repeat(np.arange(4), 20))
+    how = {"cyclic": True, "stride": 1, "quantity": "given"}
+    sizes = [[7, 1], [19, 3], [17, 20]]
+    held = counts(table, shared(table, 3, ["classes", "quantity"], sizes=sizes, **how))
+    assert held.tolist() == [[7, 1, 0, 0], [0, 19, 3, 0], [0, 0, 17, 20]]
+    assert shared(table, 3, "quantity", quantity="given", sizes=sizes).sizes().tolist() == [8, 22, 37]
+    for wrong, said in (
+        ([[7, 1], [1, 1]], "2 sizes are given for 3 clients"),
+        ([[7, 1], [1, 0], [1, 1]], "at least 1 for each"),
+        ([[7, 1], 3, 3], "not both"),
+        ([[1], [2], [3]], "1 numbers a client, which holds 2 classes"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            shared(table, 3, ["classes", "quantity"], sizes=wrong, **how)
+
+
 def test_random_hands_hold_every_class_equally_often_and_make_many_pairs(labelled: Make) -> None:
     table = labelled(np.repeat(np.arange(10), 60))
     held = counts(table, shared(table, 50, "classes")) > 0
@@ -288,7 +314,7 @@ def test_names_steps_and_lists_of_both_make_the_same_partition() -> None:
 
 
 def test_the_options_of_a_step_are_its_fields() -> None:
-    assert options_of("classes") == ("classes_per_client", "cyclic")
+    assert options_of("classes") == ("classes_per_client", "cyclic", "stride")
 
 
 def test_the_same_seed_gives_the_same_partition_and_another_seed_another(labelled: Make) -> None:

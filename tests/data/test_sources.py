@@ -73,6 +73,9 @@ def test_images_are_scaled_in_the_way_that_was_asked_for(small_mnist: Path) -> N
     assert float(load("mnist", scaling="centred").x.min()) == -1
     pixelwise = load("mnist", scaling="pixelwise").x
     assert torch.allclose(pixelwise.mean(0), torch.zeros(1, 28, 28), atol=1e-5)
+    ramp = torch.arange(10.0)  # the bytes of the ten rows at one place
+    wanted = (ramp - 4.5) / (float(ramp.std(correction=0)) + 0.001)
+    assert torch.allclose(pixelwise[:, 0, 3, 3], wanted, atol=1e-6)
     with pytest.raises(ConfigError, match="no scaling 'grey'"):
         load("mnist", scaling="grey")
 

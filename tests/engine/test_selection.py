@@ -17,7 +17,7 @@ from fedloom.methods.method import Context
 
 def context(sizes: torch.Tensor | int, t: int = 0, seed: int = 0) -> Context:
     sizes = torch.ones(sizes, dtype=torch.int64) if isinstance(sizes, int) else sizes
-    return Context(t, len(sizes), sizes, {}, torch.zeros(1), Draw(seed, t))
+    return Context(t, len(sizes), sizes, {}, torch.zeros(1), Draw(seed, t), torch.arange(len(sizes)))
 
 
 @given(

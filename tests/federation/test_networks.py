@@ -121,3 +121,14 @@ def test_a_users_own_network_comes_by_import_path(tmp_path: Path, monkeypatch: p
 
 def test_every_network_has_a_docstring_for_the_help_page() -> None:
     assert all(build.__doc__ for build in NETWORKS.values())
+
+
+def test_a_truncated_normal_start_has_deviation_a_tenth_and_no_tails() -> None:
+    model = built("cnn", (1, 28, 28), channels=[32, 64], init="truncated-normal")
+    views = model.views(model.init(3))
+    weights = torch.cat([view.flatten() for name, view in views.items() if name.endswith("weight")])
+    biases = torch.cat([view.flatten() for name, view in views.items() if name.endswith("bias")])
+    assert float(weights.abs().max()) <= 0.2
+    assert float(weights.std()) == pytest.approx(0.088, abs=0.002)  # of a normal distribution cut off at two deviations
+    assert bool((biases == 0.1).all())
+    assert not torch.equal(model.init(3), model.init(4))

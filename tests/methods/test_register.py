@@ -23,7 +23,9 @@ def test_the_register_says_what_a_newcomer_wants_to_know() -> None:
 def test_a_method_that_does_not_exist_is_answered_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"no method 'fedagv'; did you mean 'fedavg'\?"):
         lookup("fedagv")
-    with pytest.raises(ConfigError, match="no method 'xyz'; there are admm, central, fed"):
+    with pytest.raises(
+        ConfigError, match="no method 'xyz'; there are admm, admm-fedmeta, admm-meta-exact, central, fed"
+    ):
         lookup("xyz")
     assert lookup("fedavg").cls is FedAvg
 

@@ -65,7 +65,7 @@ def walking(
 def product(walk: Walk, clients: Tensor) -> Tensor:
     """What the method makes: the common model, or, of a personal method, the model of each of these clients."""
     method = walk.setting.method
-    if method.evaluates == "global":
+    if method.evaluates != "personal":
         return walk.theta()
     device = walk.problem.device(clients.numpy(), Draw(walk.setting.seed, walk.clocks.round))
     return method.personal(device, walk.state, recall(walk, clients)).expand(len(clients), -1)

@@ -112,12 +112,13 @@ class Time(Owners):
 class Classes(Owners):
     """Label skew: each client has rows of ``classes_per_client`` classes only.
 
-    At random, every class is held equally often (to one); ``cyclic``, client u has the classes (k·u, …, k·u + k - 1)
-    modulo their number. A class is shared out among the clients that hold it.
+    At random, every class is held equally often (to one); ``cyclic``, client u has the classes (s·u, …, s·u + k - 1)
+    modulo their number, s being the ``stride``, by default k. A class is shared out among the clients that hold it.
     """
 
     classes_per_client: int = 2
     cyclic: bool = False
+    stride: int | None = None
 
     def check(self, pool: Pool, clients: int) -> None:
         """There must be as many classes as a client is to hold."""
@@ -128,6 +129,8 @@ class Classes(Owners):
                 f"{self.classes_per_client} classes per client cannot be had of {present} classes; "
                 f"choose between 1 and {present}"
             )
+        if self.stride is not None and not (self.cyclic and self.stride >= 1):
+            raise ConfigError(f"stride = {self.stride} cannot be; it is at least 1, and goes with cyclic = true")
 
     def assign(self, pool: Pool, clients: int, demand: Demand | None, draw: Draw) -> Ownership:
         """Choose each client's classes, then share out the rows of each class."""
@@ -135,7 +138,7 @@ class Classes(Owners):
         supply = pool.counts()
         present = np.flatnonzero(supply)
         if self.cyclic:
-            held = present[(k * np.arange(clients)[:, None] + np.arange(k)) % len(present)]
+            held = present[((self.stride or k) * np.arange(clients)[:, None] + np.arange(k)) % len(present)]
         else:
             held = present[_hands(clients, len(present), k, random)]
         wanted = _wanted(demand, clients, k)
@@ -301,9 +304,13 @@ def _hands(clients: int, classes: int, k: int, random: np.random.Generator) -> W
 
 
 def _wanted(demand: Demand | None, clients: int, k: int) -> Floats:
-    """What each client asks of each of its k classes: equal parts of its size."""
+    """What each client asks of each of its k classes: what it says, or equal parts of its size."""
     if demand is None:
         return np.ones((clients, k))
+    if demand.parts is not None:
+        if demand.parts.shape[1] != k:
+            raise ConfigError(f"sizes has {demand.parts.shape[1]} numbers a client, which holds {k} classes; give {k}")
+        return demand.parts
     if demand.relative:
         return np.repeat(demand.weights[:, None], k, axis=1)
     if demand.weights.min() < k:

@@ -21,6 +21,8 @@ class Demand:
 
     weights: Floats
     relative: bool
+    parts: Floats | None = None
+    """How many rows of each of its classes a client asks for, shape (clients, classes of a client), if it says so."""
 
     def sizes(self, rows: int) -> Whole:
         """Whole numbers of rows, at least one each and no more than there are in all."""
@@ -43,14 +45,15 @@ class Quantity:
     * "uniform": between ``smallest`` and ``largest`` rows, each number as likely; rows left over belong to nobody.
       Without these two, shares between 20 % and 180 % of the mean, all rows used.
     * "power-law": the k-th largest client has a share in proportion to k^-``exponent``, all rows used.
-    * "given": the numbers in ``sizes``.
+    * "given": the numbers in ``sizes``. With a partition by classes a client's may be a list, a number for each of
+      its classes; a single number is divided evenly among these.
     """
 
     quantity: Literal["uniform", "power-law", "given"] = "uniform"
     smallest: int | None = None
     largest: int | None = None
     exponent: float = 1.0
-    sizes: tuple[int, ...] = ()
+    sizes: tuple[int | tuple[int, ...], ...] = ()
 
     def check(self, rows: int, clients: int) -> None:
         """A DataError or ConfigError if no federation can have these sizes."""
@@ -58,10 +61,8 @@ class Quantity:
             raise ConfigError(f"there is no quantity skew {self.quantity!r}; choose uniform, power-law or given")
         if self.exponent < 0:
             raise ConfigError(f"a power law with exponent {self.exponent} would grow; give one of at least 0")
-        if self.quantity == "given" and (len(self.sizes) != clients or min(self.sizes) < 1):
-            raise ConfigError(
-                f"{len(self.sizes)} sizes are given for {clients} clients; give one of at least 1 for each"
-            )
+        if self.quantity == "given":
+            self._check_given(clients)
         if (self.smallest is None) != (self.largest is None):
             raise ConfigError("quantity skew needs both smallest and largest, or neither")
         if self.smallest is not None and self.largest is not None:
@@ -73,11 +74,21 @@ class Quantity:
                     f"there are {rows}; fewer clients, or a smaller number"
                 )
 
+    def _check_given(self, clients: int) -> None:
+        listed = {len(size) for size in self.sizes if not isinstance(size, int)}
+        if len(listed) > 1 or (listed and any(isinstance(size, int) for size in self.sizes)):
+            raise ConfigError("sizes are single numbers, or lists of equal length (a number for each class); not both")
+        if len(self.sizes) != clients or any(np.min(size, initial=1) < 1 or np.sum(size) < 1 for size in self.sizes):
+            raise ConfigError(
+                f"{len(self.sizes)} sizes are given for {clients} clients; give one of at least 1 for each"
+            )
+
     def demand(self, clients: int, draw: Draw) -> Demand:
         """Draw what each client asks for."""
         random = draw.generator("partition quantity")
         if self.quantity == "given":
-            return Demand(np.array(self.sizes, dtype=np.float64), relative=False)
+            given = np.array(self.sizes, dtype=np.float64)
+            return Demand(given, relative=False) if given.ndim == 1 else Demand(given.sum(1), False, given)
         if self.quantity == "power-law":
             return Demand(random.permutation(np.arange(1.0, clients + 1) ** -self.exponent), relative=True)
         if self.smallest is None or self.largest is None:

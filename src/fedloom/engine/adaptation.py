@@ -120,7 +120,7 @@ def adapt_client(
     ``problem`` is what the model was trained on; ``evaluation`` says on which rows, by how many steps of which size,
     and which metrics; ``about`` goes into the record.
     """
-    fitted, judged = evaluation.adapt_split, evaluation.split
+    fitted, judged = evaluation.fitted, evaluation.judged
     for split, what in ((fitted, "adapt on"), (judged, "be judged on")):
         if len(client.rows.get(split, ())) == 0:
             raise DataError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 from fedloom.errors import ConfigError
 from fedloom.federation.data import SOURCE, TARGET, FederatedData
 from fedloom.federation.metrics import higher_is_better, metrics_for
+from fedloom.methods.method import Method
 from fedloom.types import Count, Positive, Vector
 
 Ints = npt.NDArray[np.int64]
@@ -33,30 +34,52 @@ class Evaluation:
     """The server's, each client's own, or one fitted to the client's few rows first; auto: the method's product."""
     on: Literal["source", "target", "all"] = "source"
     """Clients that train, clients that were never seen in training, or both."""
-    split: str = "test"
-    """The rows that are judged."""
+    split: str | None = None
+    """The rows that are judged; none: test, and of adapted models query for target clients and test-query else."""
     every: Annotated[int, Ge(0)] = 1
     """Every so many rounds; 0: only after the last."""
     metrics: tuple[str, ...] | None = None
     """Names of metrics; none: the usual ones for the task. The loss is always there."""
-    adapt_split: str = "support"
-    """The rows that an adapted model is fitted to."""
-    adapt_steps: Count = 1
-    """How many full gradient steps."""
-    adapt_lr: Positive = 0.01
-    """Their step size."""
+    adapt_split: str | None = None
+    """The rows that an adapted model is fitted to; none: test-support where test-query is judged, else support."""
+    adapt_steps: Count | None = None
+    """How many steps; none: as the method adapts, by default one."""
+    adapt_lr: Positive | None = None
+    """Their step size; none: the method's own, by default 0.01."""
     gradients: bool = False
     """Also measure how much the clients' gradients differ at the server's model, between clients and within them."""
     reference: Vector | None = None
     """Another model, such as the centrally trained one: adds the fidelity, the mean distance of the outputs to its."""
 
+    def resolved(self, method: Method) -> Evaluation:
+        """With "auto" replaced by what the method makes, and the rows named."""
+        model = method.evaluates if self.model == "auto" else self.model
+        known = replace(self, model=model)
+        return replace(known, split=known.judged, adapt_split=known.fitted)
+
+    @property
+    def judged(self) -> str:
+        """The rows that are judged: never such that the clients were trained on, unless the user says so."""
+        if self.split is not None:
+            return self.split
+        if self.model != "adapted":
+            return "test"
+        return "query" if self.on == "target" else "test-query"
+
+    @property
+    def fitted(self) -> str:
+        """The rows that an adapted model is fitted to."""
+        if self.adapt_split is not None:
+            return self.adapt_split
+        return "test-support" if self.judged == "test-query" else "support"
+
     def clients(self, data: FederatedData) -> Ints:
         """Who is judged: the chosen clients that have rows in the split; of parties that share them, the first."""
         if data.layout == "features":
-            return np.zeros(int(data.splits[self.split].sizes[0] > 0), dtype=np.int64)
+            return np.zeros(int(data.splits[self.judged].sizes[0] > 0), dtype=np.int64)
         roles = {"source": (SOURCE,), "target": (TARGET,), "all": (SOURCE, TARGET)}[self.on]
         ids = torch.cat([data.with_role(role) for role in roles]).sort().values
-        chosen: Ints = ids[data.splits[self.split].sizes[ids] > 0].numpy()
+        chosen: Ints = ids[data.splits[self.judged].sizes[ids] > 0].numpy()
         return chosen
 
     def check(self, data: FederatedData) -> None:
@@ -67,16 +90,17 @@ class Evaluation:
                 f"{self.name}: model = {self.model!r}, but where clients hold columns only all of them together have a "
                 "model; set model = 'global'"
             )
-        needed = [self.split] + ([self.adapt_split] if self.model == "adapted" else [])
+        needed = [self.judged] + ([self.fitted] if self.model == "adapted" else [])
         for split in needed:
             if split not in data.splits:
                 known = ", ".join(data.splits)
-                raise ConfigError(f"{self.name}: the data have no split {split!r}; they have {known}")
+                remedy = "" if "support" in data.splits else " (data.support = 0.5 makes support and query)"
+                raise ConfigError(f"{self.name}: the data have no split {split!r}; they have {known}{remedy}")
         if self.on != "source" and len(data.with_role(TARGET)) == 0:
             raise ConfigError(f"{self.name}: on = {self.on!r}, but no client is a target; set data.target to a share")
         if len(self.clients(data)) == 0:
             raise ConfigError(
-                f"{self.name}: no {self.on} client has rows in the split {self.split!r}; set data.test above 0, or "
+                f"{self.name}: no {self.on} client has rows in the split {self.judged!r}; set data.test above 0, or "
                 "choose another split"
             )
 

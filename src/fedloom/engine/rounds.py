@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -63,7 +63,7 @@ class Setting:
     on_error: Literal["stop", "drop"] = "stop"
     """A client that fails or answers with NaN: the run stops, or goes on without its reply."""
     prior: Vector | None = None
-    """θ_p: the model of an earlier run, for methods that use one."""
+    """θ_p: the model of an earlier run, for methods that keep what it knew."""
     theta0: Vector | None = None
     """The initial model; none: as the model's own initialisation draws it for the seed."""
 
@@ -72,17 +72,12 @@ class Setting:
         data, method = self.problem.data, self.method
         check_parameters(method)
         check_layout(method, data)
-        for name, vector in (("prior", self.prior), ("theta0", self.theta0)):
-            if vector is not None and vector.shape != (self.problem.model.n,):
-                raise ModelError(
-                    f"{name} has shape {tuple(vector.shape)}, but the model has {self.problem.model.n:,} parameters; "
-                    "give a vector of such a model"
-                )
         method.check(self.problem)
+        self._check_vectors()
         self.channel.check(type(method).__name__, method.exact)
         self.fleet.check()
         for evaluation in self.evaluations:
-            evaluation.check(data)
+            evaluation.resolved(method).check(data)
         sources = data.with_role(SOURCE)
         if method.layout == "pooled":
             return
@@ -92,6 +87,20 @@ class Setting:
             raise ConfigError(
                 f"client {data.label(int(empty[0]))} has no training rows (and {len(empty) - 1} more like it); give "
                 "every source client some, or fewer clients"
+            )
+
+    def _check_vectors(self) -> None:
+        """The models that were given must be such models, and one that is needed must be there."""
+        for name, vector in (("prior", self.prior), ("theta0", self.theta0)):
+            if vector is not None and vector.shape != (self.problem.model.n,):
+                raise ModelError(
+                    f"{name} has shape {tuple(vector.shape)}, but the model has {self.problem.model.n:,} parameters; "
+                    "give a vector of such a model"
+                )
+        if self.prior is None and self.method.needs_prior:
+            raise ConfigError(
+                f"{type(self.method).__name__} is to stay near an earlier model, but there is none; give the run that "
+                "made it (prior = its model), or set lambda_ = 0"
             )
 
 
@@ -106,7 +115,7 @@ class Rounds:
         self.fleet = setting.fleet.reliable() if pooled else setting.fleet  # a pool is no device that could fail
         problem = problem.limited(setting.fleet.storage) if setting.fleet.storage else problem
         self.problem = problem.with_pool() if pooled else problem
-        self.evaluations = [_resolved(e, method) for e in setting.evaluations]
+        self.evaluations = [e.resolved(method) for e in setting.evaluations]
         role = POOL if pooled else SOURCE
         self.candidates: Ints = self.problem.data.with_role(role).numpy()
         self.sizes = self.problem.data.splits["train"].sizes
@@ -122,7 +131,17 @@ class Rounds:
     def context(self, t: int) -> Context:
         """What the server knows in round t."""
         model, draw = self.problem.model, Draw(self.setting.seed, t)
-        return Context(t, len(self.candidates), self.sizes, model.slices, self.theta0, draw, self.prior, self.labels)
+        return Context(
+            round=t,
+            clients=len(self.candidates),
+            sizes=self.sizes,
+            slices=model.slices,
+            theta0=self.theta0,
+            draw=draw,
+            sources=torch.from_numpy(self.candidates),
+            prior=self.prior,
+            labels=self.labels,
+        )
 
     def _first_model(self) -> Vector:
         if self.setting.theta0 is not None:
@@ -150,7 +169,7 @@ class Rounds:
         ids = torch.from_numpy(clients)
         received, own = method.broadcast(self.state, ids), method.unicast(self.state, ids)
         harvest = Harvest(clients, self._down(received, own))
-        for stack, result in self._ask("client", clients, received, own, harvest.down):
+        for _, stack, result in self._ask("client", clients, received, own, harvest.down):
             self._take_in(harvest, stack, result, received, own, ctx)
         replies = harvest.replies(self.sizes)
         if replies is not None:
@@ -159,8 +178,8 @@ class Rounds:
 
     def _ask(
         self, function: str, clients: Ints, received: Message, own: Message, down: int = 0
-    ) -> Iterator[tuple[Ints, Result]]:
-        """The clients' work, stack by stack: positions among the clients, and the result."""
+    ) -> Iterator[tuple[int, Ints, Result]]:
+        """The clients' work, stack by stack: the stack's number, positions among the clients, and the result."""
         setting, t = self.setting, self.clocks.round
         draw = Draw(setting.seed, t)
         effort = self.fleet.effort(clients, draw)
@@ -173,7 +192,7 @@ class Rounds:
             task |= {"unicast": {key: value[stack] for key, value in own.items()}} if own else {}
             tasks.append(task | self._remembered(clients[stack]))
         for number, result in self.executor.map(function, received, tasks):
-            yield stacks[number], result
+            yield number, stacks[number], result
 
     def _stacks(self, clients: Ints) -> list[Ints]:
         """Clients of like size together, in groups as even as can be; a function of the clients and the stack size."""
@@ -244,10 +263,11 @@ class Rounds:
 
     def evaluate(self, evaluation: Evaluation) -> Verdict:
         """Judge the models as they are now."""
-        data = self.problem.data
+        data, evaluation = self.problem.data, evaluation.resolved(self.setting.method)
         clients = evaluation.clients(data)
-        parts = pieces(clients, data.splits[evaluation.split].sizes.numpy()[clients])
-        how = {key: getattr(evaluation, key) for key in _HOW}
+        parts = pieces(clients, data.splits[evaluation.judged].sizes.numpy()[clients])
+        how = {key: getattr(evaluation, key) for key in _HOW} | {"split": evaluation.judged}
+        how |= {"adapt_split": evaluation.fitted}
         tasks: list[Task] = [{"clients": part, "round": self.clocks.round, **how} for part in parts]
         if evaluation.reference is not None:
             tasks = [task | {"reference": evaluation.reference} for task in tasks]
@@ -276,12 +296,33 @@ class Rounds:
         clients = self.candidates
         ids = torch.from_numpy(clients)
         columns: dict[str, Tensor] = {}  # summed at the end: whose stack is ready first must not matter
+        vectors = Queue()  # of these only the sum is kept, in the order of the stacks
         received, own = method.broadcast(self.state, ids), method.unicast(self.state, ids)
-        for stack, result in self._ask("measure", clients, received, own):
-            for key, value in result["values"].items():
-                column = columns.setdefault(key, torch.zeros(len(clients), dtype=torch.float64))
-                column[torch.from_numpy(stack)] = value.double()
-        return method.report(self.state, {key: column.sum() for key, column in columns.items()})
+        for number, stack, result in self._ask("measure", clients, received, own):
+            values = result["values"]
+            vectors.add(number, {key: value.double().sum(0) for key, value in values.items() if value.dim() > 1})
+            for key, value in values.items():
+                if value.dim() == 1:
+                    column = columns.setdefault(key, torch.zeros(len(clients), dtype=torch.float64))
+                    column[torch.from_numpy(stack)] = value.double()
+        return method.report(self.state, {key: column.sum() for key, column in columns.items()} | vectors.sums)
+
+
+class Queue:
+    """Sums of tensors that come in any order, added up in the order of their numbers 0, 1, …"""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.waiting: dict[int, dict[str, Tensor]] = {}
+        self.next = 0
+
+    def add(self, number: int, parts: dict[str, Tensor]) -> None:
+        """One part; kept only until those before it are there."""
+        self.waiting[number] = parts
+        while self.next in self.waiting:
+            for key, value in self.waiting.pop(self.next).items():
+                self.sums[key] = self.sums[key] + value if key in self.sums else value
+            self.next += 1
 
 
 class Harvest:
@@ -345,11 +386,4 @@ def _labels(problem: Problem) -> Labels:
     return Labels(problem.y[problem.data.splits["train"][0]], problem.loss)
 
 
-_HOW = ("split", "model", "metrics", "adapt_split", "adapt_steps", "adapt_lr")
-
-
-def _resolved(evaluation: Evaluation, method: Method) -> Evaluation:
-    """With "auto" replaced by what the method makes."""
-    if evaluation.model != "auto":
-        return evaluation
-    return replace(evaluation, model=method.evaluates)
+_HOW = ("model", "metrics", "adapt_steps", "adapt_lr")

@@ -107,7 +107,8 @@ class Worker:
         theta = self.method.personal(device, shared, self._memory(device, received, {**task, "unicast": own}))
         if which == "personal":
             return theta
-        return self.method.adapt(device, theta, task["adapt_lr"], task["adapt_steps"], task["adapt_split"])
+        lr, steps, few = task["adapt_lr"], task["adapt_steps"], task["adapt_split"]
+        return self.method.adapt(device, shared, theta, lr, steps, few)
 
     def measure(self, shared: Message, task: Task) -> Result:
         """What the method wants measured on each client of the stack."""

@@ -104,7 +104,7 @@ def _adapted(
     evaluation = _how(trained, client)
     evaluation = evaluation if steps is None else replace(evaluation, adapt_steps=steps)
     evaluation = evaluation if lr is None else replace(evaluation, adapt_lr=lr)
-    client = client.keeping(evaluation.adapt_split, support, Draw(trained.seed))
+    client = client.keeping(evaluation.fitted, support, Draw(trained.seed))
     with ExitStack() as exits:
         store = exits.enter_context(MemoryStore() if trained.saved is None else trained.saved.memory())
         done = adapt_client(
@@ -210,7 +210,7 @@ def _how(trained: Trained, client: Client) -> Evaluation:
     usual = client.usual()
     if trained.experiment is None:
         return usual
-    evaluations = trained.experiment.evaluations
+    evaluations = [evaluation.resolved(trained.method) for evaluation in trained.experiment.evaluations]
     wanted = ("all", "source" if client.seen else "target")
     for evaluation in evaluations:
         named = {evaluation.split, evaluation.adapt_split}

@@ -200,7 +200,7 @@ class Experiment:
             with faults.collecting((*at, "metrics")):
                 metrics_for(self.data().task, evaluation.metrics)
                 with faults.collecting((*at, "split"), ("data", "test"), at):
-                    evaluation.check(self.data())
+                    evaluation.resolved(self.method).check(self.data())
         faults.stop()
         self.prior  # noqa: B018
         with about(self.settings, ("method", "name"), ("method",)):
@@ -218,7 +218,8 @@ class Experiment:
         """Every setting of this run, with nothing left open: as a file, it gives the same bits again."""
         self.check()
         evaluations = [
-            resolved_evaluation(e, [m.name for m in metrics_for(self.data().task, e.metrics)]) for e in self.evaluations
+            resolved_evaluation(e.resolved(self.method), [m.name for m in metrics_for(self.data().task, e.metrics)])
+            for e in self.evaluations
         ]
         channel = {"channel": self._channel_written} if self._channel_written else {}
         return {

@@ -292,7 +292,7 @@ def _check_evaluation(read: dict[str, Any], at: Key, targets: bool, faults: Faul
         if metric not in METRICS:
             faults.add((*at, "metrics"), f"has no metric {metric!r}; {hint(metric, METRICS)}")
     for key in ("split", "adapt_split"):
-        if read[key] not in SPLITS:
+        if read[key] not in (None, *SPLITS):
             faults.add((*at, key), f"is no split; {hint(read[key], SPLITS)}")
     if read["on"] != "source" and not targets:
         faults.add((*at, "on"), "cannot be: no client is a target; give data.target a share, such as 0.2")

@@ -19,6 +19,18 @@ _POSITION_BITS = 24  # 40 bits of a key decide the order, the others may hold th
 
 
 @dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a client (or of each client of a stack, padded to the longest): x, y and what each row counts for.
+
+    ``weight`` is 1/n for a client's own rows and 0 for padding, so that Σ weight·ℓ is the client's mean loss.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Step:
     """One local step of the clients that still have work: always the first ``active`` ones of the plan's order."""
 
@@ -43,11 +55,13 @@ class Plan:
     batch: int | None
     steps: Ints
     order: Ints
+    purpose: str = "batches"
+    """Plans of other purposes draw other mini-batches."""
 
     @staticmethod
-    def of(owned: Ragged, clients: Ints, draw: Draw, batch: int | None, steps: Ints) -> Plan:
+    def of(owned: Ragged, clients: Ints, draw: Draw, batch: int | None, steps: Ints, purpose: str = "batches") -> Plan:
         """A plan in which client i takes ``steps[i]`` steps."""
-        return Plan(owned, clients, draw, batch, steps, np.argsort(-steps, kind="stable"))
+        return Plan(owned, clients, draw, batch, steps, np.argsort(-steps, kind="stable"), purpose)
 
     @property
     def sizes(self) -> Ints:
@@ -112,7 +126,7 @@ class Plan:
         """
         width = int(sizes.max())
         position = np.arange(width, dtype=np.uint64)
-        keys = self.draw.words("batches", ids, width, lane=epoch) >> np.uint64(_POSITION_BITS)
+        keys = self.draw.words(self.purpose, ids, width, lane=epoch) >> np.uint64(_POSITION_BITS)
         if int(sizes.min()) < width:
             keys[position >= sizes[:, None].astype(np.uint64)] = np.uint64(2**64 - 1)
         return order_of(keys)

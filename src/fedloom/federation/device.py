@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,32 +12,24 @@ import torch
 from torch import Tensor
 
 from fedloom.federation import parties
-from fedloom.federation.batches import Plan, Step, steps_of
+from fedloom.federation.batches import Plan, Rows, Step, steps_of
 from fedloom.federation.kernels import Affine
+from fedloom.federation.meta import Meta, adapted, meta_gradient, meta_steps
 from fedloom.federation.optimisers import Optimiser
 from fedloom.federation.randomness import Draw
 from fedloom.federation.regularisers import Regulariser
-from fedloom.federation.solvers import Inner, prox
+from fedloom.federation.solvers import Inner, meta_prox, prox
 from fedloom.types import Vector
 
 if TYPE_CHECKING:
     from fedloom.federation.problem import Problem
 
 Floats = npt.NDArray[np.float64]
+Product = Callable[[Vector], Vector]
+"""v ↦ Hv with a Hessian that nobody ever writes down."""
 _INNER = Inner()
+_META = Meta()
 _GRADIENT_ROWS = 8_000_000  # numbers of x that one pass of a full gradient reads at a time
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Rows of a client (or of each client of a stack, padded to the longest): x, y and what each row counts for.
-
-    ``weight`` is 1/n for a client's own rows and 0 for padding, so that Σ weight·ℓ is the client's mean loss.
-    """
-
-    x: Tensor
-    y: Tensor
-    weight: Tensor
 
 
 class Device:
@@ -83,7 +74,11 @@ class Device:
     @property
     def n(self) -> Tensor:
         """The number of training rows, shaped to broadcast against vectors."""
-        return self._column(self.sizes())
+        return self.count()
+
+    def count(self, split: str = "train") -> Tensor:
+        """The number of rows in a split, shaped to broadcast against vectors."""
+        return self._column(self.sizes(split))
 
     def rows(self, split: str = "train") -> Rows:
         """All rows of a split."""
@@ -120,10 +115,86 @@ class Device:
                 theta = theta if theta.requires_grad else theta.detach().requires_grad_()
                 (gradient,) = torch.autograd.grad(self.loss(theta, rows).sum(), theta, create_graph=True)
             return gradient
-        with torch.no_grad():
-            if not self.stacked:
-                return self._gradient(theta[None], Rows(rows.x[None], rows.y[None], rows.weight[None]))[0]
-            return self._gradient(theta, rows)
+        total: Vector | None = None
+        for who, part in self._groups(rows):
+            with torch.no_grad(), self._dropout(who.start or 0):
+                for x, y, weight in self._blocks(part):
+                    found = self.problem.kernel.gradient(self._stack(theta)[who], x, y, weight)
+                    total = _plus(total, who, found, len(self.clients))
+        return self._unstack(torch.zeros_like(self._stack(theta)) if total is None else total)
+
+    def linearise(self, theta: Vector, split: str | Rows = "train") -> tuple[Vector, Product]:
+        """∇f_i(θ), and v ↦ ∇²f_i(θ)·v as a function, which shares the work done for the gradient.
+
+        A product costs, and counts as, two gradients. It must be taken before θ's memory is used for something else.
+        """
+        rows = self.rows(split) if isinstance(split, str) else split
+        count = torch.count_nonzero(rows.weight, -1).reshape(-1).numpy()
+        self.evaluations += count
+        theta = self._stack(self._expand(theta, rows))
+        gradient: Vector | None = None
+        products: list[tuple[slice, Product]] = []
+        for who, part in self._groups(rows):
+            with torch.no_grad(), self._dropout(who.start or 0):
+                for x, y, weight in self._blocks(part):
+                    found, product = self.problem.kernel.linearise(theta[who], x, y, weight)
+                    gradient = _plus(gradient, who, found, len(self.clients))
+                    products.append((who, product))
+
+        def times(v: Vector) -> Vector:
+            self.evaluations += 2 * count
+            v = self._stack(self._expand(v, rows))
+            total: Vector | None = None
+            with torch.no_grad():
+                for who, product in products:
+                    total = _plus(total, who, product(v[who]), len(self.clients))
+            return self._unstack(torch.zeros_like(v) if total is None else total)
+
+        return self._unstack(torch.zeros_like(theta) if gradient is None else gradient), times
+
+    def batches(
+        self, split: str, batch: int | None, steps: int | None = None, epochs: int = 1, purpose: str = "batches"
+    ) -> list[Rows]:
+        """The rows of each local step: ``epochs`` shuffled passes in mini-batches, or exactly ``steps`` of them.
+
+        None for ``batch``: all rows in each step. A client that has no rows, or is done, has rows that count for 0.
+        Other purposes draw other mini-batches.
+        """
+        if batch is None:
+            return [self.rows(split)] * (epochs if steps is None else steps)
+        sizes = self.sizes(split)
+        count = steps_of(sizes, batch, epochs, steps, None, None)
+        plan = Plan.of(self.problem.data.splits[split], self.clients, self.draw, batch, count, purpose)
+        return [self._spread(step, plan) for step in plan]
+
+    def adapt(
+        self, theta: Vector, alpha: float | Vector, split: str = "support", steps: int = 1, batch: int | None = None
+    ) -> Vector:
+        """θ after the steps θ ← θ − α∘∇f(θ) on a split; α is a number, or one for each number of θ.
+
+        ``steps`` are steps with all rows, or passes in mini-batches. A client without rows keeps θ as it is.
+        """
+        return adapted(self, theta, alpha, self.batches(split, batch, epochs=steps))
+
+    def meta_grad(self, theta: Vector, alpha: float | Vector, how: Meta = _META) -> tuple[Vector, Vector | None]:
+        """∇_θ f_q(φ), φ being θ after inner steps φ ← φ − α∘∇f_s(φ) on the support, and f_q the loss on the query.
+
+        α is a number, or one for each number of θ: then the second result is ∇_α. ``how`` says which rows, how many
+        inner steps, and how the second derivatives are taken.
+        """
+        return meta_gradient(self, theta, alpha, how)
+
+    def meta_sgd(
+        self,
+        theta: Vector,
+        lr: float,
+        alpha: float | Vector,
+        steps: int = 1,
+        how: Meta = _META,
+        optimiser: Optimiser | None = None,
+    ) -> tuple[Vector, Tensor]:
+        """``steps`` local steps θ ← θ − lr·∇f_q(φ(θ)), each on mini-batches of its own; gives θ and their number K."""
+        return meta_steps(self, theta, lr, alpha, steps, how, optimiser)
 
     def sgd(
         self,
@@ -192,6 +263,18 @@ class Device:
         """The party's x at its places in θ: the model of all is the sum of these."""
         return parties.part(self, x)
 
+    def meta_prox(
+        self,
+        v: Vector,
+        rho: float | Tensor,
+        alpha: float | Vector,
+        start: Vector | None = None,
+        meta: Meta = _META,
+        how: Inner = _INNER,
+    ) -> Vector:
+        """argmin F_i(x) + (ρ/2)‖x − v‖², F_i(x) being the query's loss after adapting x to the support."""
+        return meta_prox(self, v, rho, alpha, v if start is None else start, meta, how)
+
     def _one_by_one(self, theta: Vector, lr: float | Tensor, *how: Any) -> tuple[Vector, Tensor]:
         """``sgd`` of a stack whose model cannot walk in step: client after client."""
         batch, epochs, steps, optimiser, pull, shift, direction, split = how
@@ -237,26 +320,43 @@ class Device:
             torch.manual_seed(int(self.draw.words("dropout", self.clients[which], 1)[0] >> np.uint64(1)))
             yield
 
-    def _gradient(self, theta: Vector, rows: Rows) -> Vector:
-        """A full gradient of a stack; client after client, without padding, if the model cannot walk in step."""
-        if self.problem.kernel.stacks:
-            return self._in_blocks(theta, rows)
-        found = []
-        for i in range(len(theta)):
-            own = torch.nonzero(rows.weight[i]).flatten()
-            with self._dropout(i):
-                alone = Rows(rows.x[i, own][None], rows.y[i, own][None], rows.weight[i, own][None])
-                found.append(self._in_blocks(theta[i : i + 1], alone))
-        return torch.cat(found)
+    def _groups(self, rows: Rows) -> Iterator[tuple[slice, Rows]]:
+        """The clients that a kernel takes together, with their rows: all, or, if the model walks alone, each one.
 
-    def _in_blocks(self, theta: Vector, rows: Rows) -> Vector:
-        """A full gradient, in blocks of rows so that memory stays bounded."""
+        A client alone has no padding, and is left out when it has no rows.
+        """
+        stack = rows if self.stacked else Rows(rows.x[None], rows.y[None], rows.weight[None])
+        if self.problem.kernel.stacks:
+            yield slice(None), stack
+            return
+        for i in range(len(self.clients)):
+            own = torch.nonzero(stack.weight[i]).flatten()
+            yield slice(i, i + 1), Rows(stack.x[i, own][None], stack.y[i, own][None], stack.weight[i, own][None])
+
+    def _blocks(self, rows: Rows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """x, y and weight in blocks of rows, so that memory stays bounded."""
         block = max(1, _GRADIENT_ROWS // max(1, rows.x[:, :1].numel()))
-        total = torch.zeros_like(theta)
         for at in range(0, rows.x.shape[1], block):
             part = slice(at, at + block)
-            total += self.problem.kernel.gradient(theta, rows.x[:, part], rows.y[:, part], rows.weight[:, part])
-        return total
+            yield rows.x[:, part], rows.y[:, part], rows.weight[:, part]
+
+    def _stack(self, vector: Vector) -> Vector:
+        """With the leading axis that kernels want."""
+        return vector if self.stacked else vector[None]
+
+    def _unstack(self, vector: Vector) -> Vector:
+        return vector if self.stacked else vector[0]
+
+    def _spread(self, step: Step, plan: Plan) -> Rows:
+        """A plan's step as rows of the whole stack, in its own order; those who are done have weight 0."""
+        who = torch.from_numpy(plan.order[: step.active])
+        width = step.rows.shape[1]
+        taken = step.rows[:1, :1].expand(len(self.clients), width).clone().index_copy_(0, who, step.rows)
+        counts = torch.zeros(len(self.clients), dtype=torch.int64)
+        counts[who] = width if step.counts is None else step.counts
+        own = (torch.arange(width) < counts[:, None]).to(self.problem.dtype)
+        rows = Rows(*self._take(taken), own / counts[:, None].clamp(min=1))
+        return rows if self.stacked else Rows(rows.x[0], rows.y[0], rows.weight[0])
 
     def _expand(self, theta: Vector, rows: Rows) -> Vector:
         return theta.expand(len(rows.x), -1) if self.stacked and theta.dim() == 1 else theta
@@ -346,6 +446,16 @@ class _Walk:
 def _head(value: float | Tensor, active: int) -> float | Tensor:
     """The part for the clients still at work, of a value that may be one for all."""
     return value[:active] if isinstance(value, Tensor) and value.dim() == 2 else value
+
+
+def _plus(total: Vector | None, who: slice, part: Vector, clients: int) -> Vector:
+    """Adds a part that some clients have to the sum of all."""
+    if total is None:
+        if len(part) == clients:
+            return part
+        total = part.new_zeros(clients, part.shape[1])
+    total[who] += part
+    return total
 
 
 def _evaluations(

@@ -8,11 +8,13 @@ client after the other: per-client kernels would make grouped convolutions, whic
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedloom.federation.losses import Loss
 from fedloom.federation.model import Layer, Model, trainable
@@ -57,6 +59,12 @@ class Kernel(ABC):
         """Σ weight·∇ℓ over the rows, shape (clients, n)."""
 
     @abstractmethod
+    def linearise(
+        self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor
+    ) -> tuple[Vector, Callable[[Vector], Vector]]:
+        """Σ weight·∇ℓ, and v ↦ Σ weight·∇²ℓ·v at the same θ, which must not change in between."""
+
+    @abstractmethod
     def step(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor, affine: Affine | None) -> None:
         """θ ← affine(θ) − Σ weight·∇ℓ(θ), in place; θ must be (the first clients of) a bound buffer."""
 
@@ -68,6 +76,19 @@ class Parts:
     weight: Tensor
     bias: Tensor | None
     activation: str
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One layer in a backward pass: its input h and output, and its error δ.
+
+    The gradient of its weights is δᵀh, that of its bias Σδ.
+    """
+
+    layer: int
+    delta: Tensor
+    h: Tensor
+    out: Tensor
 
 
 class DenseKernel(Kernel):
@@ -83,13 +104,58 @@ class DenseKernel(Kernel):
         return theta
 
     def gradient(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor) -> Vector:
-        gradient = torch.zeros_like(theta)
+        return self._gathered(theta, self._backward(self._cut(theta), x, y, weight))
+
+    def linearise(
+        self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor
+    ) -> tuple[Vector, Callable[[Vector], Vector]]:
+        parts = self._cut(theta)
+        terms = self._backward(parts, x, y, weight)
+        return self._gathered(theta, terms), lambda v: self._along(v, parts, terms, y, weight)
+
+    def _along(self, v: Vector, parts: list[Parts], terms: list[Term], y: Tensor, weight: float | Tensor) -> Vector:
+        """How fast the gradient changes when θ moves along v: Pearlmutter's R operator.
+
+        Rq is the pace of a quantity q: Rh of a layer's input, Rδ of its error. The gradient of the weights being δᵀh,
+        its pace is (Rδ)ᵀh + δᵀRh.
+        """
+        paces: list[Tensor | None] = [None]  # of the layers' inputs; the data do not move
+        along = self._cut(v)
+        for layer, part in enumerate(parts):
+            term = terms[-1 - layer]
+            rz = _affine_map(term.h, along[layer])
+            before = paces[-1]
+            if before is not None:
+                rz.baddbmm_(before, part.weight.transpose(1, 2))
+            paces.append(_times_derivative_(rz, term.out, part.activation))
+        product = torch.empty_like(v)
+        into = self._cut(product)
+        each = weight.unsqueeze(-1) if isinstance(weight, Tensor) else weight
+        rdelta = self.loss.curve(terms[0].out, y, torch.as_tensor(paces[-1])).mul_(each)
+        for term in terms:
+            at, rh = into[term.layer], paces[term.layer]
+            torch.bmm(rdelta.transpose(1, 2), term.h, out=at.weight)
+            if at.bias is not None:
+                torch.sum(rdelta, 1, keepdim=True, out=at.bias)
+            if rh is None:
+                break
+            at.weight.baddbmm_(term.delta.transpose(1, 2), rh)
+            name = parts[term.layer - 1].activation
+            back = torch.bmm(rdelta, parts[term.layer].weight).baddbmm_(term.delta, along[term.layer].weight)
+            rdelta = _times_derivative_(back, term.h, name)
+            bend = _bend(term.h, rh, name)
+            if bend is not None:
+                rdelta.add_(bend.mul_(torch.bmm(term.delta, parts[term.layer].weight)))
+        return product
+
+    def _gathered(self, theta: Vector, terms: list[Term]) -> Vector:
+        gradient = torch.empty_like(theta)
         parts = self._cut(gradient)
-        for layer, delta, h in self._backward(self._cut(theta), x, y, weight):
-            parts[layer].weight.baddbmm_(delta.transpose(1, 2), h)
-            bias = parts[layer].bias
+        for term in terms:
+            torch.bmm(term.delta.transpose(1, 2), term.h, out=parts[term.layer].weight)
+            bias = parts[term.layer].bias
             if bias is not None:
-                torch.sum(delta, 1, keepdim=True, out=bias)
+                torch.sum(term.delta, 1, keepdim=True, out=bias)
         return gradient
 
     def step(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor, affine: Affine | None) -> None:
@@ -99,11 +165,11 @@ class DenseKernel(Kernel):
         terms = self._backward(parts, x, y, weight)
         if affine is not None:
             affine.apply(theta)
-        for layer, delta, h in terms:
-            parts[layer].weight.baddbmm_(delta.transpose(1, 2), h, alpha=-1)
-            bias = parts[layer].bias
+        for term in terms:
+            parts[term.layer].weight.baddbmm_(term.delta.transpose(1, 2), term.h, alpha=-1)
+            bias = parts[term.layer].bias
             if bias is not None:
-                bias.sub_(delta.sum(1, keepdim=True))
+                bias.sub_(term.delta.sum(1, keepdim=True))
 
     def _cut(self, theta: Vector) -> list[Parts]:
         parts = []
@@ -113,25 +179,18 @@ class DenseKernel(Kernel):
             parts.append(Parts(weight, bias, layer.activation))
         return parts
 
-    def _backward(
-        self, parts: list[Parts], x: Tensor, y: Tensor, weight: float | Tensor
-    ) -> list[tuple[int, Tensor, Tensor]]:
-        """For each layer its error δ and its input h: the gradient of its weights is δᵀh, of its bias Σδ."""
-        inputs = []
-        h = x.flatten(2)
+    def _backward(self, parts: list[Parts], x: Tensor, y: Tensor, weight: float | Tensor) -> list[Term]:
+        """The terms of the gradient, last layer first."""
+        outputs = [x.flatten(2)]
         for part in parts:
-            inputs.append(h)
-            w = part.weight.transpose(1, 2)
-            h = torch.bmm(h, w) if part.bias is None else torch.baddbmm(part.bias, h, w)
-            h = _IN_PLACE[part.activation](h)
-        delta = self.loss.slope(h, y).mul_(weight.unsqueeze(-1) if isinstance(weight, Tensor) else weight)
+            outputs.append(_IN_PLACE[part.activation](_affine_map(outputs[-1], part)))
+        delta = self.loss.slope(outputs[-1], y).mul_(weight.unsqueeze(-1) if isinstance(weight, Tensor) else weight)
         terms = []
         for layer in range(len(parts) - 1, -1, -1):
-            h = inputs[layer]
-            terms.append((layer, delta, h))
+            terms.append(Term(layer, delta, outputs[layer], outputs[layer + 1]))
             if layer:
                 delta = torch.bmm(delta, parts[layer].weight)
-                delta = _times_derivative_(delta, h, parts[layer - 1].activation)
+                delta = _times_derivative_(delta, outputs[layer], parts[layer - 1].activation)
         return terms
 
 
@@ -145,17 +204,50 @@ class ModuleKernel(Kernel):
         self.module = model.built().to(dtype).train()
         self.flat = torch.zeros(model.n, dtype=dtype)
         self.parameters: list[Tensor] = list(trainable(self.module))
+        self.recurs = any(isinstance(part, nn.RNNBase) for part in self.module.modules())
         for parameter, view in zip(self.parameters, model.views(self.flat).values(), strict=True):
             parameter.data = view
 
     def gradient(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor) -> Vector:
         gradients = []
-        under_way = self.flat.clone()  # a walk may ask for a gradient elsewhere between two of its steps
         for i in range(len(theta)):
-            self.flat.copy_(theta[i])
-            gradients.append(torch.cat([g.reshape(-1) for g in self._backward(x[i], y[i], _of(weight, i))]))
-        self.flat.copy_(under_way)
+            with self._at(theta[i]):
+                gradients.append(_flat(self._backward(x[i], y[i], _of(weight, i))))
         return torch.stack(gradients)
+
+    def linearise(
+        self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor
+    ) -> tuple[Vector, Callable[[Vector], Vector]]:
+        pairs = [self._graph(theta[i], x[i], y[i], _of(weight, i)) for i in range(len(theta))]
+        gradients = torch.stack([_flat(gradients) for gradients in pairs])
+        return gradients, lambda v: torch.stack(
+            [self._twice(at, gradients, one) for at, gradients, one in zip(theta, pairs, v, strict=True)]
+        )
+
+    def _graph(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor) -> tuple[Tensor, ...]:
+        """The gradient, ready to be differentiated."""
+        with self._at(theta), _without_onednn() if self.recurs else nullcontext():
+            return self._backward(x, y, weight, graph=True)
+
+    def _twice(self, theta: Vector, gradients: tuple[Tensor, ...], v: Vector) -> Vector:
+        """The gradient of ⟨∇f, v⟩: a second pass backwards through the first, at the same θ."""
+        along = torch.split(v, [parameter.numel() for parameter in self.parameters])
+        pairs = [(g, part.view_as(g)) for g, part in zip(gradients, along, strict=True) if g.requires_grad]
+        if not pairs:
+            return torch.zeros_like(v)
+        slopes, parts = zip(*pairs, strict=True)
+        with self._at(theta), _without_onednn() if self.recurs else nullcontext():
+            return _flat(torch.autograd.grad(slopes, self.parameters, parts, materialize_grads=True, retain_graph=True))
+
+    @contextmanager
+    def _at(self, theta: Vector) -> Iterator[None]:
+        """The module's parameters at θ, and then back: a walk may ask for a gradient elsewhere between two steps."""
+        under_way = self.flat.clone()
+        self.flat.copy_(theta)
+        try:
+            yield
+        finally:
+            self.flat.copy_(under_way)
 
     def bind(self, theta: Vector) -> Vector:
         self.flat.copy_(theta[0])
@@ -168,17 +260,34 @@ class ModuleKernel(Kernel):
         with torch.no_grad():
             torch._foreach_sub_(self.parameters, list(gradients))
 
-    def _backward(self, x: Tensor, y: Tensor, weight: float | Tensor) -> tuple[Tensor, ...]:
+    def _backward(self, x: Tensor, y: Tensor, weight: float | Tensor, graph: bool = False) -> tuple[Tensor, ...]:
         if x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)  # convolutions on a CPU are quicker so
         with torch.enable_grad():
             total = (self.loss.rows(self.module(x), y) * weight).sum()
-            return torch.autograd.grad(total, self.parameters, materialize_grads=True)
+            return torch.autograd.grad(total, self.parameters, materialize_grads=True, create_graph=graph)
 
 
 def kernel_for(model: Model, loss: Loss, dtype: torch.dtype) -> Kernel:
     """The fastest kernel that this model allows."""
     return DenseKernel(model.layers, loss) if model.layers is not None else ModuleKernel(model, loss, dtype)
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    """Its recurrent cells have no second derivatives; torch's own have."""
+    switch: Any = torch.backends.mkldnn
+    before = switch.enabled
+    switch.enabled = False
+    try:
+        yield
+    finally:
+        switch.enabled = before
+
+
+def _flat(tensors: tuple[Tensor, ...]) -> Vector:
+    """All numbers as one vector, out of the graph."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
 def _of(weight: float | Tensor, i: int) -> float | Tensor:
@@ -191,6 +300,23 @@ _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid_,
     "none": lambda h: h,
 }
+
+
+def _affine_map(h: Tensor, part: Parts) -> Tensor:
+    """hWᵀ + b."""
+    w = part.weight.transpose(1, 2)
+    return torch.bmm(h, w) if part.bias is None else torch.baddbmm(part.bias, h, w)
+
+
+def _bend(h: Tensor, rh: Tensor, name: str) -> Tensor | None:
+    """How fast the activation's derivative changes, in terms of its output h and that one's pace; None: it does not."""
+    match name:
+        case "tanh":
+            return -2 * h * rh
+        case "sigmoid":
+            return (1 - 2 * h) * rh
+        case _:
+            return None
 
 
 def _times_derivative_(delta: Tensor, h: Tensor, name: str) -> Tensor:

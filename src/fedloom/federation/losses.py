@@ -42,6 +42,10 @@ class Loss(ABC):
         """argmin t·ℓ(s, y) + ½‖s − v‖² over s, of each row; v has shape (rows, columns)."""
         raise ConfigError(f"the loss {self.name!r} has no proximal step; choose one of {', '.join(with_prox())}")
 
+    @abstractmethod
+    def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        """(∂²ℓ/∂out²)·v of each row, shape (..., rows, columns): how the slope changes when the output moves by v."""
+
 
 class CrossEntropy(Loss):
     """−log softmax(out)[y] for labels y = 0, 1, …"""
@@ -69,6 +73,10 @@ class CrossEntropy(Loss):
                 return s - step
             s, g = _damped(lambda at: t * self.slope(at, y) + at - v, s, g, step)
         return s
+
+    def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        p = torch.softmax(out, -1)
+        return p * (v - (p * v).sum(-1, keepdim=True))
 
 
 class Binary(Loss):
@@ -105,6 +113,10 @@ class Binary(Loss):
                 break
         return sign * m
 
+    def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        p, known = torch.sigmoid(out), ~torch.isnan(y)
+        return p * (1 - p) * v * known / known.sum(-1, keepdim=True).clamp(min=1)
+
 
 class Hinge(Loss):
     """max(0, 1 − s·out) with s = 2y − 1 for y of 0 and 1."""
@@ -123,6 +135,9 @@ class Hinge(Loss):
         """As far as the margin asks, and not beyond it."""
         s = 2 * y - 1
         return v + s * torch.minimum((1 - s * v).clamp(min=0), torch.as_tensor(t / y.shape[-1], dtype=v.dtype))
+
+    def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        return torch.zeros_like(v)
 
 
 class Squared(Loss):
@@ -143,6 +158,9 @@ class Squared(Loss):
         c = t / y.shape[-1]
         return (v + c * y) / (1 + c)
 
+    def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        return v / y.shape[-1]
+
 
 class Absolute(Loss):
     """|out − y|."""
@@ -159,6 +177,9 @@ class Absolute(Loss):
     def prox(self, v: Tensor, y: Tensor, t: float | Tensor) -> Tensor:
         """Towards y, and not beyond it."""
         return y + soft_threshold(v - y, t / y.shape[-1])
+
+    def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        return torch.zeros_like(v)
 
 
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (CrossEntropy(), Binary(), Hinge(), Squared(), Absolute())}

@@ -17,11 +17,13 @@ import torch
 from torch import Tensor
 
 from fedloom.errors import ConfigError
+from fedloom.federation.meta import Meta
 from fedloom.federation.model import Layer
 from fedloom.types import Vector
 
 if TYPE_CHECKING:
-    from fedloom.federation.device import Device, Rows
+    from fedloom.federation.batches import Rows
+    from fedloom.federation.device import Device
     from fedloom.federation.problem import Problem
 
 SolverName = Literal["auto", "exact", "newton", "lbfgs", "gradient"]
@@ -95,7 +97,24 @@ def prox(device: Device, v: Vector, rho: float | Tensor, start: Vector, how: Inn
             found = _least_squares(device, v.reshape(-1, v.shape[-1]), column.reshape(-1, 1))
             return found.view(v.shape)
         descend = _newton if name == "newton" else _lbfgs
-        return descend(_Objective(device, v, column), start.expand_as(v).clone(), how)
+        return descend(_training(device, v, column), start.expand_as(v).clone(), how)
+
+
+def meta_prox(
+    device: Device, v: Vector, rho: float | Tensor, alpha: float | Vector, start: Vector, meta: Meta, how: Inner
+) -> Vector:
+    """argmin F_i(x) + (ρ/2)‖x − v‖², F_i being the loss on the query after adaptation, by L-BFGS.
+
+    With a few rows there are several minima: this is the one that lies downhill from ``start``.
+    """
+    with torch.no_grad():
+        column = torch.as_tensor(rho, dtype=v.dtype).expand(*v.shape[:-1], 1)
+
+        def loss(x: Vector) -> Tensor:
+            return device.loss(device.adapt(x, alpha, meta.support, meta.steps, meta.batch), meta.query)
+
+        phi = _Objective(v, column, loss, lambda x: device.meta_grad(x, alpha, meta)[0])
+        return _lbfgs(phi, start.expand_as(v).clone(), how)
 
 
 # Least squares
@@ -244,35 +263,47 @@ def _vectors(problem: Problem, matrices: Tensor) -> Vector:
 class _Objective:
     """φ(x) = f_i(x) + (ρ/2)‖x − v‖² of each client, its gradient and its curvature along a direction."""
 
-    def __init__(self, device: Device, v: Vector, rho: Tensor) -> None:
-        self.device, self.v, self.rho = device, v, rho
-        self.rows: Rows = device.rows()
+    def __init__(
+        self,
+        v: Vector,
+        rho: Tensor,
+        loss: Callable[[Vector], Tensor],
+        slope: Callable[[Vector], Vector],
+        bend: Callable[[Vector], Callable[[Vector], Vector]] | None = None,
+    ) -> None:
+        self.v, self.rho, self.loss, self.slope, self.bend = v, rho, loss, slope, bend
         scale = (rho * torch.linalg.vector_norm(v, dim=-1, keepdim=True)).clamp(min=1.0)
         self.floor: Tensor = 32 * torch.finfo(v.dtype).eps * scale
         """Below this a gradient is rounding error."""
 
     def value(self, x: Vector) -> Tensor:
-        return self.device.loss(x, self.rows).unsqueeze(-1) + self.rho / 2 * _dot(x - self.v, x - self.v)
+        return self.loss(x).unsqueeze(-1) + self.rho / 2 * _dot(x - self.v, x - self.v)
 
     def gradient(self, x: Vector) -> Vector:
-        return self.device.grad(x, self.rows) + self.rho * (x - self.v)
+        return self.slope(x) + self.rho * (x - self.v)
 
     def curvature(self, x: Vector) -> Callable[[Vector], Vector]:
         """p ↦ ∇²φ(x)p."""
-        at = x.detach().requires_grad_()
-        slope = self.device.grad(at, self.rows, graph=True)
-
-        def times(p: Vector) -> Vector:
-            self.device.evaluations += torch.count_nonzero(self.rows.weight, -1).reshape(-1).numpy()
-            hp: Tensor = torch.autograd.grad(slope, at, p, retain_graph=True)[0]
-            return hp + self.rho * p
-
-        return times
+        assert self.bend is not None
+        times = self.bend(x)
+        return lambda p: times(p) + self.rho * p
 
     def content(self, g: Vector, tolerance: float) -> Tensor:
         """Which clients are done, shape (…, 1)."""
         size: Tensor = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
         return size <= self.floor.clamp(min=tolerance)
+
+
+def _training(device: Device, v: Vector, rho: Tensor) -> _Objective:
+    """φ with f_i the loss over all training rows."""
+    rows: Rows = device.rows()
+    return _Objective(
+        v,
+        rho,
+        lambda x: device.loss(x, rows),
+        lambda x: device.grad(x, rows),
+        lambda x: device.linearise(x, rows)[1],
+    )
 
 
 def _newton(phi: _Objective, x: Vector, how: Inner) -> Vector:

@@ -7,19 +7,24 @@ from dataclasses import dataclass
 
 from fedloom.errors import ConfigError
 from fedloom.methods.admm import ADMM
+from fedloom.methods.admm_fedmeta import ADMMFedMeta, ADMMMetaExact
 from fedloom.methods.central import Central
 from fedloom.methods.fedavg import FedAvg
+from fedloom.methods.fedmeta import FedAvgMeta, FedMetaMAML, FedMetaSGD
 from fedloom.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedYogi
 from fedloom.methods.fedprox import FedProx
 from fedloom.methods.fedsgd import FedSGD
 from fedloom.methods.local import Local
 from fedloom.methods.method import Context, Method
+from fedloom.methods.per_fedavg import PerFedAvg
 from fedloom.methods.scaffold import Scaffold
 from fedloom.methods.sharing_admm import SharingADMM
 
 __all__ = [
     "ADMM",
     "REGISTER",
+    "ADMMFedMeta",
+    "ADMMMetaExact",
     "Central",
     "Context",
     "Entry",
@@ -27,12 +32,16 @@ __all__ = [
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedAvgMeta",
+    "FedMetaMAML",
+    "FedMetaSGD",
     "FedOpt",
     "FedProx",
     "FedSGD",
     "FedYogi",
     "Local",
     "Method",
+    "PerFedAvg",
     "Scaffold",
     "SharingADMM",
     "lookup",
@@ -108,3 +117,23 @@ register(
     "a linear model of columns that different parties hold (vertical)",
 )
 register("admm", ADMM, "optimisation", "Boyd et al., 2011", "exact local solves that agree by prices (consensus ADMM)")
+_CHEN = "Chen et al., 2018"
+register("fedmeta-maml", FedMetaMAML, "meta-learning", _CHEN, "a start from which one step on few rows does well")
+register("fedmeta-sgd", FedMetaSGD, "meta-learning", _CHEN, "the same with step sizes that are learnt too (Meta-SGD)")
+register("fedavg-meta", FedAvgMeta, "meta-learning", _CHEN, "FedAvg, judged after clients have adapted its model")
+register(
+    "per-fedavg",
+    PerFedAvg,
+    "meta-learning",
+    "Fallah et al., NeurIPS 2020",
+    "FedAvg on the loss after one step of adaptation",
+)
+_YUE = "Yue et al., MobiHoc 2021"
+register(
+    "admm-fedmeta",
+    ADMMFedMeta,
+    "meta-learning",
+    _YUE,
+    "clients agree by prices on a start for adaptation, near an earlier model if wished",
+)
+register("admm-meta-exact", ADMMMetaExact, "meta-learning", _YUE, "the same, each client's subproblem solved exactly")

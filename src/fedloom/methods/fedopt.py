@@ -20,9 +20,10 @@ from torch import Tensor
 
 from fedloom.errors import ConfigError
 from fedloom.federation.device import Device
+from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies, Weighting
 from fedloom.federation.schedules import Rate, rate_at
-from fedloom.methods.method import Context
+from fedloom.methods.method import Context, Method
 from fedloom.methods.training import LocalTraining
 from fedloom.types import Memory, Message, NonNegative, Positive, State, Vector
 
@@ -182,19 +183,15 @@ _SERVERS: dict[str, type[ServerOptimised]] = {
 }
 
 
+ServerName = Literal["sgd", "momentum", "adagrad", "yogi", "adam"]
+
+
 @dataclass(frozen=True)
-class FedOpt(LocalTraining):
-    """Algorithm 1: any optimiser of the clients with any optimiser of the server.
+class ServerChoice(Method):
+    """A method whose server's optimiser is chosen by name; gives it the optimisers' hyper-parameters."""
 
-    What is left open is as in the method of that name. With the server's SGD and η = 1 it is FedAvg, bit by bit.
-    """
-
-    server_optimiser: Literal["sgd", "momentum", "adagrad", "yogi", "adam"] = "sgd"
+    server_optimiser: ServerName = "sgd"
     """The server's optimiser, kept from round to round."""
-    server_lr: Rate | None = None
-    """η, the server's step size, or a schedule of it; none: 1 for sgd and momentum, 0.1 for adagrad, else 0.01."""
-    weighting: Weighting = "size"
-    """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean, as the paper writes it."""
     beta: Decay | None = None
     """β of momentum; none: 0.9."""
     nesterov: bool | None = None
@@ -212,29 +209,45 @@ class FedOpt(LocalTraining):
     bias_correction: Correction | None = None
     """The correction of yogi and adam; none: no correction."""
 
-    def named(self) -> ServerOptimised:
-        """The method of this optimiser's name, with what is given here."""
+    def check(self, problem: Problem) -> None:
+        self.chosen()
+
+    def chosen(self) -> ServerOptimised:
+        """The optimiser of that name, with what is given here."""
         cls = _SERVERS[self.server_optimiser]
-        given = {
-            field.name: value
-            for field in fields(self)
-            if field.name != "server_optimiser"
-            and ((value := getattr(self, field.name)) is not None or field.default is not None)
-        }
+        names = [field.name for field in fields(ServerChoice) if field.name != "server_optimiser"]
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
         known = {field.name for field in fields(cls)}
         for name in given.keys() - known:
             raise ConfigError(f"the server optimiser {self.server_optimiser!r} has no {name}; leave it out")
         made: Any = cls
         return made(**given)  # type: ignore[no-any-return]
 
+
+@dataclass(frozen=True)
+class FedOpt(ServerChoice, LocalTraining):
+    """Algorithm 1: any optimiser of the clients with any optimiser of the server.
+
+    What is left open is as in the method of that name. With the server's SGD and η = 1 it is FedAvg, bit by bit.
+    """
+
+    server_lr: Rate | None = None
+    """η, the server's step size, or a schedule of it; none: 1 for sgd and momentum, 0.1 for adagrad, else 0.01."""
+    weighting: Weighting = "size"
+    """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean, as the paper writes it."""
+
     def server_init(self, ctx: Context) -> State:
-        return self.named().server_init(ctx)
+        return {"x": ctx.theta0, **self.chosen().slots(ctx.theta0)}
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
-        return self.named().broadcast(state, clients)
+        return {"x": state["x"]}
 
     def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        return self.named().client(device, received, memory)
+        x = received["x"]
+        y, _ = self.train(device, x)  # ClientOpt
+        return {"dx": y - x}, memory  # Δ_i
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        return self.named().server(state, replies, ctx)
+        chosen, mean = self.chosen(), replies.mean("dx", self.weighting)  # Σ w_i Δ_i
+        lr = chosen.server_lr if self.server_lr is None else self.server_lr
+        return chosen.step(state, mean, rate_at(lr, ctx.round))  # ServerOpt

@@ -30,6 +30,8 @@ class Context:
     slices: dict[str, Slice]
     theta0: Vector
     draw: Draw
+    sources: Tensor
+    """The ids of the clients that can take part."""
     prior: Vector | None = None
     """θ_p: the model of an earlier run."""
     labels: Labels | None = None
@@ -60,7 +62,7 @@ class Method(ABC):
     """True: a lossy channel would break an invariant, so it is refused."""
     per_row: ClassVar[tuple[str, ...]] = ()
     """Keys of the memory that hold one entry for each of the client's rows."""
-    evaluates: ClassVar[Literal["global", "personal"]] = "global"
+    evaluates: ClassVar[Literal["global", "personal", "adapted"]] = "global"
     """Which model is the method's product, and so what is evaluated unless the user says otherwise."""
 
     @abstractmethod
@@ -103,12 +105,17 @@ class Method(ABC):
         """The model that this client would use. Default: the server's."""
         return self.model(state)
 
-    def adapt(self, device: Device, theta: Vector, lr: float, steps: int, split: str) -> Vector:
-        """How a client fits a model to its own few rows before using it. Default: full gradient steps."""
-        return device.sgd(theta, lr, None, steps=steps, split=split)[0]
+    def adapt(
+        self, device: Device, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
+    ) -> Vector:
+        """How a client fits a model to its own few rows before using it. Default: full gradient steps.
+
+        ``lr`` and ``steps`` are the user's wish; None is the method's own choice, by default one step of 0.01.
+        """
+        return device.sgd(theta, lr or 0.01, None, steps=steps or 1, split=split)[0]
 
     def measure(self, device: Device, received: Message, memory: Memory) -> dict[str, Tensor]:
-        """What only clients can measure, one number a client; summed over clients for ``report``. Default: nothing."""
+        """What only clients can measure, one number or one vector a client; summed for ``report``. Default: nothing."""
         return {}
 
     def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
@@ -121,6 +128,11 @@ class Method(ABC):
 
     def done(self, state: State) -> bool:
         """Whether the method has converged, as it judges itself; the run then ends early. Default: never."""
+        return False
+
+    @property
+    def needs_prior(self) -> bool:
+        """Whether it cannot do without ``ctx.prior``, the model of an earlier run. Default: no."""
         return False
 
     @property

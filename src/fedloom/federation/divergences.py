@@ -1,0 +1,116 @@
+"""How far a model is from an earlier one, as Bregman divergences D_h(θ, θ_p) = h(θ) − h(θ_p) − ⟨∇h(θ_p), θ − θ_p⟩.
+
+A divergence is its convex function h, a sum over the coordinates. ``register_divergence("mine", Mine())`` makes one of
+your own known by name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedloom.errors import ConfigError
+from fedloom.types import Vector
+
+_MOST = 200
+
+
+class Divergence(ABC):
+    """h, strictly convex, twice differentiable, and a sum over the coordinates."""
+
+    @abstractmethod
+    def value(self, theta: Vector) -> Tensor:
+        """h(θ)."""
+
+    @abstractmethod
+    def gradient(self, theta: Vector) -> Vector:
+        """∇h(θ)."""
+
+    @abstractmethod
+    def curvature(self, theta: Vector) -> Vector:
+        """The diagonal of ∇²h(θ), which is all of it."""
+
+    def between(self, theta: Vector, prior: Vector) -> Tensor:
+        """D_h(θ, θ_p)."""
+        return self.value(theta) - self.value(prior) - (self.gradient(prior) * (theta - prior)).sum(-1)
+
+    def pull(self, theta: Vector, prior: Vector) -> Vector:
+        """∇_θ D_h(θ, θ_p) = ∇h(θ) − ∇h(θ_p)."""
+        return self.gradient(theta) - self.gradient(prior)
+
+    def nearest(self, v: Vector, rho: float | Tensor, strength: float, prior: Vector) -> Vector:
+        """argmin (ρ/2)‖θ‖² − ⟨v, θ⟩ + strength·D_h(θ, θ_p).
+
+        Newton's method in each coordinate, kept between θ_p and v/ρ, where the solution is; if a step leaves what is
+        left of that interval, the interval is halved instead.
+        """
+        free = v / rho
+        low, high = torch.minimum(free, prior), torch.maximum(free, prior)
+        theta = free
+        for _ in range(_MOST):
+            slope = rho * theta - v + strength * self.pull(theta, prior)
+            low, high = torch.where(slope < 0, theta, low), torch.where(slope > 0, theta, high)
+            step = theta - slope / (rho + strength * self.curvature(theta))
+            inside = (step >= low) & (step <= high)
+            after = torch.where(inside, step, (low + high) / 2)
+            if torch.equal(after, theta):
+                break
+            theta = after
+        return theta
+
+
+@dataclass(frozen=True)
+class Squared(Divergence):
+    """h = ‖·‖², so that D_h(θ, θ_p) = ‖θ − θ_p‖²."""
+
+    def value(self, theta: Vector) -> Tensor:
+        return theta.square().sum(-1)
+
+    def gradient(self, theta: Vector) -> Vector:
+        return 2 * theta
+
+    def curvature(self, theta: Vector) -> Vector:
+        return torch.full_like(theta, 2.0)
+
+    def nearest(self, v: Vector, rho: float | Tensor, strength: float, prior: Vector) -> Vector:
+        return (v + 2 * strength * prior) / (rho + 2 * strength)
+
+
+@dataclass(frozen=True)
+class Hypentropy(Divergence):
+    """The hyperbolic entropy h(θ) = Σ θ asinh(θ/b) − √(θ² + b²) (Ghai, Hazan and Singer, ALT 2020).
+
+    Near 0 it is θ²/(2b); far out it grows like |θ| log|θ|, so that large weights may move more freely than small ones.
+    """
+
+    b: float = 1.0
+
+    def value(self, theta: Vector) -> Tensor:
+        return (theta * torch.asinh(theta / self.b) - (theta.square() + self.b**2).sqrt()).sum(-1)
+
+    def gradient(self, theta: Vector) -> Vector:
+        return torch.asinh(theta / self.b)
+
+    def curvature(self, theta: Vector) -> Vector:
+        return (theta.square() + self.b**2).rsqrt()
+
+
+DIVERGENCES: dict[str, Divergence] = {"squared": Squared(), "hypentropy": Hypentropy()}
+
+
+def register_divergence(name: str, h: Divergence) -> None:
+    """Make a user's own h known by name to methods and experiment files of this process."""
+    DIVERGENCES[name] = h
+
+
+def divergence_for(name: str) -> Divergence:
+    """The divergence of that name."""
+    if name not in DIVERGENCES:
+        raise ConfigError(
+            f"there is no h called {name!r}; choose one of {', '.join(DIVERGENCES)}, or make yours known by "
+            "fedloom.register_divergence"
+        )
+    return DIVERGENCES[name]

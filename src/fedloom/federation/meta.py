@@ -1,0 +1,183 @@
+"""Meta-gradients: how the loss after adaptation changes with the model before it.
+
+A client adapts θ by inner steps on its support rows, φ ← φ − α∘∇f_s(φ), and is judged on its query rows by f_q(φ).
+With φ_0 = θ, …, φ_K and r = ∇f_q(φ_K), the chain rule walks back through the steps, one Hessian-vector product each:
+
+    ∂f_q/∂α gains −∇f_s(φ_k)∘r,   then r ← r − ∇²f_s(φ_k)(α∘r),   k = K − 1, …, 0;    at the end r = ∇_θ f_q(φ_K(θ))
+
+No Hessian is ever formed, and nothing of a pass is kept but the φ_k and their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedloom.federation.batches import Rows, steps_of
+from fedloom.federation.optimisers import Optimiser
+from fedloom.types import Vector
+
+if TYPE_CHECKING:
+    from fedloom.federation.device import Device, Product
+
+Order = Literal["exact", "first", "difference"]
+"""Second derivatives: exact, left out (r as it is), or by central differences of two gradients."""
+
+
+@dataclass(frozen=True)
+class Meta:
+    """How a client's meta-gradient is taken."""
+
+    order: Order = "exact"
+    delta: float = 0.01
+    """δ of the central difference [∇f_s(φ + δr) − ∇f_s(φ − δr)]/(2δ)."""
+    steps: int = 1
+    """Inner steps with all support rows, or passes over the support in mini-batches, a step each."""
+    batch: int | None = None
+    """Rows of an inner step, and of the batches over which the query's loss is averaged; None: all rows."""
+    episodes: Literal["split", "independent"] = "split"
+    """Of local steps: "split" adapts on the support and is judged on the query; "independent" draws three mini-batches
+    of the training rows for each step, to adapt, to be judged, and for the second derivatives."""
+    support: str = "support"
+    query: str = "query"
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """The rows of one meta-gradient: of each inner step, of its second derivatives, and of the judgement."""
+
+    inner: Sequence[Rows]
+    curved: Sequence[Rows]
+    query: Rows
+
+    def only(self, clients: npt.NDArray[np.bool_]) -> Episode:
+        """The same rows, counting for nothing with the clients that are done."""
+        if clients.all():
+            return self
+        keep = torch.from_numpy(clients)
+
+        def part(rows: Rows) -> Rows:
+            mask = keep[:, None] if rows.weight.dim() == 2 else keep[0]
+            return replace(rows, weight=rows.weight * mask)
+
+        inner = [part(rows) for rows in self.inner]
+        curved = inner if self.curved is self.inner else [part(rows) for rows in self.curved]
+        return Episode(inner, curved, part(self.query))
+
+    def cost(self, order: Order) -> npt.NDArray[np.int64]:
+        """Gradients of single rows that it takes, of each client."""
+
+        def count(rows: Rows) -> npt.NDArray[np.int64]:
+            return torch.count_nonzero(rows.weight, -1).reshape(-1).numpy()
+
+        times = 0 if order == "first" else 2 if order == "difference" or self.curved is self.inner else 3
+        each = [count(self.query), *map(count, self.inner), *(times * count(rows) for rows in self.curved)]
+        total: npt.NDArray[np.int64] = np.sum(each, 0)
+        return total
+
+
+def adapted(device: Device, theta: Vector, alpha: float | Vector, inner: Sequence[Rows]) -> Vector:
+    """φ: θ after one inner step on each of these rows; where a client has none it stays as it is."""
+    for rows in inner:
+        theta = theta - alpha * device.grad(theta, rows)
+    return theta
+
+
+def meta_gradient(device: Device, theta: Vector, alpha: float | Vector, how: Meta) -> tuple[Vector, Vector | None]:
+    """∇_θ, and for a vector α also ∇_α, of the query's loss after the inner steps on the support."""
+    inner = device.batches(how.support, how.batch, epochs=how.steps)
+    query = device.batches(how.query, how.batch, purpose="query batches") or [device.rows(how.query)]
+    return _reverse(device, theta, alpha, Episode(inner, inner, _judged(query)), how)
+
+
+def meta_steps(
+    device: Device, theta: Vector, lr: float, alpha: float | Vector, steps: int, how: Meta, optimiser: Optimiser | None
+) -> tuple[Vector, Tensor]:
+    """So many local steps along the meta-gradient (or fewer, of a slow client), and how many each client took."""
+    episodes = _episodes(device, steps, how)
+    cost = episodes[0].cost(how.order)
+    count = steps_of(cost, None, 1, steps, device.effort, device.budget)
+    theta = theta.expand(*device.n.shape[:-1], theta.shape[-1])
+    slots = optimiser.slots(theta) if optimiser is not None else []
+    for k, episode in enumerate(episodes):
+        active = count > k
+        if not active.any():
+            break
+        g, _ = _reverse(device, theta, alpha, episode.only(active), how)
+        after = theta - lr * g
+        if optimiser is not None:
+            after = theta.clone()
+            optimiser.step(after, g, lr, slots, k + 1)
+        mine = torch.from_numpy(active)
+        theta = torch.where(mine[:, None] if device.stacked else mine, after, theta)
+    taken = torch.from_numpy(count).to(theta.dtype)
+    return theta, taken[:, None] if device.stacked else taken[0]
+
+
+def _reverse(
+    device: Device, theta: Vector, alpha: float | Vector, episode: Episode, how: Meta
+) -> tuple[Vector, Vector | None]:
+    """Forward through the inner steps, then back through them."""
+    vector = isinstance(alpha, Tensor) and alpha.dim() > 0
+    at, trail = theta, []
+    for rows, curved in zip(episode.inner, episode.curved, strict=True):
+        g, times = _slope(device, at, rows, curved, how)
+        trail.append((g, times))
+        at = at - alpha * g if vector else torch.add(at, g, alpha=-float(alpha))
+    r = device.grad(at, episode.query)
+    slope = torch.zeros_like(r) if vector else None
+    for g, times in reversed(trail):
+        if slope is not None:
+            slope = torch.addcmul(slope, g, r, value=-1)
+        if times is not None:
+            r = r - times(alpha * r) if vector else torch.sub(r, times(r), alpha=float(alpha))
+    return r, slope
+
+
+def _slope(device: Device, at: Vector, rows: Rows, curved: Rows, how: Meta) -> tuple[Vector, Product | None]:
+    """The gradient of an inner step, and the product with its second derivatives; a number α stands before that, so
+    that the paper's δ multiplies r itself."""
+    if how.order == "first":
+        return device.grad(at, rows), None
+    if how.order == "exact":
+        g, times = device.linearise(at, curved)
+        return (g if curved is rows else device.grad(at, rows)), times
+
+    def apart(v: Vector) -> Vector:
+        ahead, behind = torch.add(at, v, alpha=how.delta), torch.sub(at, v, alpha=how.delta)
+        return device.grad(ahead, curved).sub_(device.grad(behind, curved)).div_(2 * how.delta)
+
+    return device.grad(at, rows), apart
+
+
+def _episodes(device: Device, steps: int, how: Meta) -> list[Episode]:
+    """The rows of each of so many local steps with one inner step each."""
+    if how.episodes == "independent":
+        adapt, judge, curve = (
+            device.batches("train", how.batch, steps, purpose=purpose)
+            for purpose in ("batches", "query batches", "curvature batches")
+        )
+    else:
+        adapt = curve = device.batches(how.support, how.batch, steps)
+        judge = device.batches(how.query, how.batch, steps, purpose="query batches")
+    found = []
+    for a, c, q in zip(adapt, curve, judge, strict=True):
+        inner = (a,)
+        found.append(Episode(inner, inner if c is a else (c,), q))
+    return found
+
+
+def _judged(batches: Sequence[Rows]) -> Rows:
+    """All batches as one: rows that count so that the loss is the mean over a client's batches of their means."""
+    if len(batches) == 1:
+        return batches[0]
+    present = torch.stack([(rows.weight > 0).any(-1) for rows in batches]).sum(0)
+    axis = batches[0].weight.dim() - 1
+    x, y, weight = (torch.cat([getattr(rows, part) for rows in batches], axis) for part in ("x", "y", "weight"))
+    return Rows(x, y, weight / present.clamp(min=1).unsqueeze(-1))

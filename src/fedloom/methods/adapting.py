@@ -1,0 +1,68 @@
+"""What methods have in common whose product is a model for clients to adapt: a good start for a few steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+
+from fedloom.errors import ConfigError
+from fedloom.federation.data import SOURCE
+from fedloom.federation.device import Device
+from fedloom.federation.meta import Meta, Order
+from fedloom.federation.problem import Problem
+from fedloom.methods.method import Method
+from fedloom.types import Positive, State, Vector
+
+
+@dataclass(frozen=True)
+class Adapting(Method):
+    """A method whose model is judged after clients have adapted it: φ = θ − α∇f_s(θ), a step with all support rows."""
+
+    evaluates: ClassVar[Literal["global", "personal", "adapted"]] = "adapted"
+
+    alpha: Positive = 0.1
+    """α, the step size of a client that adapts the model to its support rows, in training and after it."""
+
+    def adapt(
+        self, device: Device, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
+    ) -> Vector:
+        return device.sgd(theta, lr or self.alpha, None, steps=steps or 1, split=split)[0]
+
+
+@dataclass(frozen=True)
+class MetaLearning(Adapting):
+    """A method that minimises F(θ) = Σ w_i f_i(θ − α∇f_i(θ; support); query), the loss after adaptation."""
+
+    order: Order = "exact"
+    """Second derivatives: "exact", left out ("first"), or by differences of two gradients ("difference")."""
+
+    def check(self, problem: Problem) -> None:
+        require_episodes(problem, type(self).__name__)
+
+
+def require_episodes(problem: Problem, method: str) -> None:
+    """Refuses a source client without support or query rows, by name."""
+    data = problem.data
+    for split in ("support", "query"):
+        if split not in data.splits:
+            raise ConfigError(f"{method} adapts on support rows, but the data have none; set data.support, such as 0.5")
+        sources = data.with_role(SOURCE)
+        empty = sources[data.splits[split].sizes[sources] == 0]
+        if len(empty):
+            more = f" (and {len(empty) - 1} more like it)" if len(empty) > 1 else ""
+            raise ConfigError(
+                f"{method}: client {data.label(int(empty[0]))} has no {split} rows{more}; give every source client two "
+                "training rows at least, and data.support a share between 0 and 1"
+            )
+
+
+def whole_gradient(device: Device, theta: Vector, alpha: float | Vector, inner_steps: int = 1) -> Vector:
+    """∇F_i(θ), exact and with all rows, for measures."""
+    return device.meta_grad(theta, alpha, Meta(steps=inner_steps))[0]
+
+
+def norm(vector: Vector) -> float:
+    """‖·‖ as a number."""
+    return float(torch.linalg.vector_norm(vector))

@@ -1,0 +1,184 @@
+"""FedMeta with MAML and with Meta-SGD, and FedAvg(Meta), FedAvg whose evaluation adapts.
+
+F. Chen, M. Luo, Z. Dong, Z. Li and X. He, "Federated meta-learning with fast convergence and efficient communication",
+2018, Algorithm 1. https://arxiv.org/abs/1802.07876
+
+C. Finn, P. Abbeel and S. Levine, "Model-agnostic meta-learning for fast adaptation of deep networks", ICML 2017 (MAML).
+Z. Li, F. Zhou, F. Chen and H. Li, "Meta-SGD: learning to learn quickly for few-shot learning", 2017.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedloom.errors import ConfigError
+from fedloom.federation.device import Device
+from fedloom.federation.meta import Meta
+from fedloom.federation.optimisers import local_optimiser
+from fedloom.federation.problem import Problem
+from fedloom.federation.replies import Replies
+from fedloom.federation.schedules import Rate, rate_at
+from fedloom.methods.adapting import Adapting, MetaLearning, norm, whole_gradient
+from fedloom.methods.fedavg import Averaging
+from fedloom.methods.fedopt import ServerChoice
+from fedloom.methods.method import Context
+from fedloom.types import Count, Memory, Message, Positive, State, Vector
+
+
+@dataclass(frozen=True)
+class FedMeta(ServerChoice, MetaLearning):
+    """Clients adapt the common model to their support rows and send how the loss on their query rows changes with it.
+
+    What is learnt is a vector x: θ (MAML), or θ and the step sizes α (Meta-SGD). The server takes a step on the mean of
+    the meta-gradients; or, with meta_step = "client", each client takes that step itself and the server averages.
+    """
+
+    lr: Rate = 0.3
+    """β, the meta step size of whoever takes the meta step, or a schedule of it."""
+    inner_steps: Count = 1
+    """Inner steps with all support rows; with mini-batches, passes over them."""
+    batch: Count | None = None
+    """Rows of an inner step, and of the batches over which the query's loss is averaged; none: all rows."""
+    delta: Positive = 0.01
+    """δ of order = "difference"."""
+    meta_step: Literal["server", "client"] = "server"
+    """Who takes the step on the meta-gradient: the server (the paper), or each client before the server averages."""
+    optimiser: Literal["sgd", "momentum", "adam"] = "sgd"
+    """The client's optimiser where it takes the meta step, started afresh each round."""
+    weighting: Literal["uniform", "size", "query"] = "uniform"
+    """What a client counts for: the same (the paper), its training rows, or its query rows."""
+    gradient_norm: bool = False
+    """Also measure ‖∇F(θ)‖ whenever the model is judged, which costs a meta-gradient of every client."""
+
+    @abstractmethod
+    def start(self, theta: Vector) -> Vector:
+        """x before the first round."""
+
+    @abstractmethod
+    def parted(self, x: Vector) -> tuple[Vector, float | Vector]:
+        """θ and α."""
+
+    def check(self, problem: Problem) -> None:
+        MetaLearning.check(self, problem)
+        self.chosen()
+        if self.meta_step == "client" and self.server_optimiser != "sgd":
+            raise ConfigError(
+                f"the server optimiser {self.server_optimiser!r} has nothing to do where clients take the meta step "
+                "and the server averages; leave it out, or set meta_step = 'server'"
+            )
+
+    def server_init(self, ctx: Context) -> State:
+        x = self.start(ctx.theta0)
+        return {"x": x, **self.chosen().slots(x)}
+
+    def broadcast(self, state: State, clients: Tensor) -> Message:
+        return {"x": state["x"]}
+
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        x = received["x"]
+        theta, alpha = self.parted(x)
+        how = Meta(self.order, self.delta, self.inner_steps, self.batch)
+        g_theta, g_alpha = device.meta_grad(theta, alpha, how)  # g_u, lines 14 to 17
+        g = g_theta if g_alpha is None else torch.cat([g_theta, g_alpha], -1)
+        move = -g if self.meta_step == "server" else self._own_step(device, x, g)
+        if self.weighting != "query":
+            return {"dx": move}, memory
+        rows = device.count("query").expand(*move.shape[:-1], 1)
+        return {"dx": rows * move, "rows": rows}, memory
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        if self.weighting == "query":
+            mean = replies.sum("dx") / replies.sum("rows")
+        else:
+            mean = replies.mean("dx", self.weighting)
+        lr = rate_at(self.lr, ctx.round) if self.meta_step == "server" else 1.0
+        return self.chosen().step(state, mean, lr)  # line 9: x − (β/m) Σ g_u
+
+    def model(self, state: State) -> Vector:
+        return self.parted(state["x"])[0]
+
+    def adapt(
+        self, device: Device, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
+    ) -> Vector:
+        alpha = self.parted(state["x"])[1] if lr is None else lr
+        return device.adapt(theta, alpha, split, steps or self.inner_steps, self.batch)
+
+    def measure(self, device: Device, received: Message, memory: Memory) -> dict[str, Tensor]:
+        if not self.gradient_norm:
+            return {}
+        theta, alpha = self.parted(received["x"])
+        weights = {"uniform": torch.ones_like(device.n), "size": device.n, "query": device.count("query")}
+        weight = weights[self.weighting]
+        gradient = weight * whole_gradient(device, theta, alpha, self.inner_steps)
+        return {"gradient": gradient, "weight": weight.squeeze(-1)}
+
+    def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
+        return {"gradient_norm": norm(sums["gradient"] / sums["weight"])} if sums else {}
+
+    def _own_step(self, device: Device, x: Vector, g: Vector) -> Vector:
+        """How far a client's own optimiser would move x."""
+        lr, rule = rate_at(self.lr, device.round), local_optimiser(self.optimiser)
+        if rule is None:
+            return -lr * g
+        y = x.expand_as(g).clone()
+        rule.step(y, g, lr, rule.slots(y), 1)
+        return y - x
+
+
+@dataclass(frozen=True)
+class FedMetaMAML(FedMeta):
+    """FedMeta(MAML): a common model from which a step of size α on a client's support rows does well on its query."""
+
+    def start(self, theta: Vector) -> Vector:
+        return theta
+
+    def parted(self, x: Vector) -> tuple[Vector, float | Vector]:
+        return x, self.alpha
+
+
+@dataclass(frozen=True)
+class FedMetaSGD(FedMeta):
+    """FedMeta(Meta-SGD): the step sizes are learnt too, one for each number of the model."""
+
+    learn_alpha: bool = True
+    """False: all step sizes stay what they were at the start, as in MAML."""
+
+    def start(self, theta: Vector) -> Vector:
+        return torch.cat([theta, torch.full_like(theta, self.alpha)])
+
+    def parted(self, x: Vector) -> tuple[Vector, float | Vector]:
+        theta, alpha = x.chunk(2, -1)
+        return theta, alpha
+
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        reply, memory = super().client(device, received, memory)
+        if self.learn_alpha:
+            return reply, memory
+        theta, alpha = reply["dx"].chunk(2, -1)
+        return {**reply, "dx": torch.cat([theta, torch.zeros_like(alpha)], -1)}, memory
+
+
+@dataclass(frozen=True)
+class FedAvgMeta(Adapting, Averaging):
+    """FedAvg, but judged as the meta-learning methods are: after clients have adapted the model to their support rows.
+
+    The fair comparison for those: what is left of their advantage is due to how they train.
+    """
+
+    adapt_steps: Count = 1
+    """Steps with all support rows; with mini-batches, passes over them."""
+    adapt_batch: Count | None = None
+    """Rows of a mini-batch of the adaptation; none: all support rows."""
+    adapt_optimiser: Literal["sgd", "momentum", "adam"] = "sgd"
+    """The optimiser of the adaptation."""
+
+    def adapt(
+        self, device: Device, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
+    ) -> Vector:
+        rule, passes = local_optimiser(self.adapt_optimiser), steps or self.adapt_steps
+        return device.sgd(theta, lr or self.alpha, self.adapt_batch, passes, optimiser=rule, split=split)[0]

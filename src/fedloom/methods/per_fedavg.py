@@ -1,0 +1,77 @@
+"""Per-FedAvg.
+
+A. Fallah, A. Mokhtari and A. Ozdaglar, "Personalized federated learning with theoretical guarantees: a model-agnostic
+meta-learning approach", NeurIPS 2020, Algorithm 1. https://arxiv.org/abs/2002.07948
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedloom.federation.device import Device
+from fedloom.federation.meta import Meta
+from fedloom.federation.problem import Problem
+from fedloom.federation.replies import Replies, Weighting
+from fedloom.federation.schedules import Rate, rate_at
+from fedloom.methods.adapting import MetaLearning, norm, whole_gradient
+from fedloom.methods.method import Context
+from fedloom.types import Count, Memory, Message, Positive, State
+
+
+@dataclass(frozen=True)
+class PerFedAvg(MetaLearning):
+    """FedAvg on F_i(w) = f_i(w − α∇f_i(w)): local steps along the gradient of the loss after one step of adaptation.
+
+    With one local step it is gradient descent on Σ w_i F_i; with more, clients that differ drift as in FedAvg.
+    """
+
+    lr: Rate = 0.1
+    """β, the size of a local step, or a schedule of it."""
+    steps: Count = 10
+    """τ, local steps a round."""
+    batch: Count | None = None
+    """Rows of each mini-batch; none: all."""
+    episodes: Literal["split", "independent"] = "split"
+    """ "split": adapt on the support, judge on the query. "independent": three mini-batches of the training rows for
+    each local step: to adapt, to judge, and for the second derivatives (the paper)."""
+    delta: Positive = 0.01
+    """δ of order = "difference"."""
+    weighting: Weighting = "uniform"
+    """ "uniform": the plain mean (the paper); "size": n_k/Σn over the clients that answered."""
+    gradient_norm: bool = False
+    """Also measure ‖∇F(w)‖ whenever the model is judged, which costs a meta-gradient of every client."""
+
+    def check(self, problem: Problem) -> None:
+        if self.episodes == "split" or self.gradient_norm:
+            super().check(problem)
+
+    def server_init(self, ctx: Context) -> State:
+        return {"x": ctx.theta0}
+
+    def broadcast(self, state: State, clients: Tensor) -> Message:
+        return {"x": state["x"]}
+
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        w, beta = received["x"], rate_at(self.lr, device.round)
+        how = Meta(self.order, self.delta, batch=self.batch, episodes=self.episodes)
+        w_i, _ = device.meta_sgd(w, beta, self.alpha, self.steps, how)  # lines 6 to 9
+        return {"dx": w_i - w}, memory
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        return {"x": state["x"] + replies.mean("dx", self.weighting)}  # line 12
+
+    def measure(self, device: Device, received: Message, memory: Memory) -> dict[str, Tensor]:
+        if not self.gradient_norm:
+            return {}
+        weight = device.n if self.weighting == "size" else torch.ones_like(device.n)
+        return {
+            "gradient": weight * whole_gradient(device, received["x"], self.alpha),
+            "weight": weight.squeeze(-1),
+        }
+
+    def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
+        return {"gradient_norm": norm(sums["gradient"] / sums["weight"])} if sums else {}
