@@ -13,7 +13,7 @@ import json
 import textwrap
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, get_type_hints
 
@@ -119,6 +119,7 @@ def field_meanings(cls: type) -> dict[str, str]:
     return found
 
 
+@cache
 def _attribute_texts(cls: type) -> dict[str, str]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
