@@ -16,27 +16,26 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import admm
+from benchmarks import admm, meta
 from benchmarks.race import race
 from benchmarks.workloads import WORKLOADS
 
 FOLDER = Path(__file__).parent
+CHOICES = (*WORKLOADS, admm.NAME, meta.NAME)
 BUSY = 15
 """Per cent of the machine that others may use before the reader is told."""
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument(
-        "--only", default=",".join((*WORKLOADS, admm.NAME)), help="workloads, for example W1,W3 (default: all)"
-    )
+    parser.add_argument("--only", default=",".join(CHOICES), help="workloads, for example W1,W3 (default: all)")
     parser.add_argument("--quick", action="store_true", help="a rough answer: three short blocks of each")
     parser.add_argument("--seconds", type=float, default=240, help="about how long it may take (default: 240)")
     parser.add_argument("--out", type=Path, default=FOLDER / "latest.json", help="where the figures are written")
     chosen = parser.parse_args()
     chosen.only = chosen.only.split(",")
-    if unknown := [name for name in chosen.only if name not in (*WORKLOADS, admm.NAME)]:
-        parser.error(f"unknown workload {', '.join(unknown)}; there are {', '.join((*WORKLOADS, admm.NAME))}")
+    if unknown := [name for name in chosen.only if name not in CHOICES]:
+        parser.error(f"unknown workload {', '.join(unknown)}; there are {', '.join(CHOICES)}")
     return chosen
 
 
@@ -80,13 +79,14 @@ def main() -> None:
         console.print(f"Something else keeps the machine {busy:.0f} % busy: the figures will be rough.", style="bold")
     start = start_seconds()
     figures: dict[str, Any] = {}
-    raced = [name for name in chosen.only if name != admm.NAME]
+    raced = [name for name in chosen.only if name in WORKLOADS]
     for done, name in enumerate(raced):
         console.print(f"{name}: {WORKLOADS[name].title}", style="dim")
         left = 0.0 if chosen.quick else deadline - perf_counter()
         figures[name] = race(name, left / (len(raced) - done), block_seconds)
     solved = {admm.NAME: admm.race(3 if chosen.quick else 5)} if admm.NAME in chosen.only else {}
-    written = {**figures, **solved, "start_seconds": start, "busy_percent_before": busy}
+    derived = {meta.NAME: meta.race(5 if chosen.quick else 25)} if meta.NAME in chosen.only else {}
+    written = {**figures, **solved, **derived, "start_seconds": start, "busy_percent_before": busy}
     chosen.out.write_text(json.dumps(written, indent=2) + "\n")
     if figures:
         console.print(table(figures))
@@ -94,6 +94,9 @@ def main() -> None:
         console.print(f"A round of W4 takes {figures['W4']['round_vs_w3']:.2f} times one of W3 (its baseline is W3's).")
     for row in solved.values():
         console.print(admm.sentence(row))
+    for rows in derived.values():
+        for row in rows.values():
+            console.print(meta.sentence(row))
     console.print(f"A small run starts in {start:.1f} s. Written: {chosen.out}")
 
 
