@@ -117,6 +117,8 @@ class Limit(Claim):
     """The fleet when there is no further hardship."""
     seed: int = 4
     """Of this seed's delays some, but not most, miss the deadline."""
+    prior: Callable[[Known], Tensor] | None = None
+    """The earlier model that the method is given, if any."""
 
     @property
     def survives(self) -> tuple[str, ...]:
@@ -129,6 +131,7 @@ class Limit(Claim):
         target = Target(self.limit(known, method), rival, self.tolerance, known.scale)
         sense = self.hardships.get(hardship.name, Exactly(self.rounds))
         how = {"select": hardship.selection(len(known.clients)), "channel": hardship.channel, "fleet": fleet}
+        how |= {"prior": self.prior(known)} if self.prior is not None else {}
         with subject.walking(known.problem, method, seed=self.seed, **how) as walk:
             return sense.judge(walk, known.clients, target)
 
@@ -176,18 +179,18 @@ class Path(Claim):
             at = at.repeat(len(known.clients), 1) if personal else at
             seen = torch.zeros(len(known.clients), dtype=torch.bool)
             for t in range(self.rounds):
-                accepted = known.clients if method.layout == "pooled" else _accepted(walk, t)
+                answered = known.clients if method.layout == "pooled" else accepted(walk, t)
                 walk.step()
-                if len(accepted):
-                    where = accepted if personal else ...
-                    at[where] = self.step(known.only(accepted), method, at[where])
-                    seen[accepted] = True
+                if len(answered):
+                    where = answered if personal else ...
+                    at[where] = self.step(known.only(answered), method, at[where])
+                    seen[answered] = True
                 who = known.clients[seen]
                 off = max(off, apart(product(walk, who), at[who] if personal else at))
         return Finding.within(off, self.tolerance, f"greatest distance from the path in {self.rounds} rounds")
 
 
-def _accepted(walk: Walk, t: int) -> Tensor:
+def accepted(walk: Walk, t: int) -> Tensor:
     """The ids of those whose replies will be accepted in round t, computed without the engine's walk."""
     ctx, setting = walk.context(t), walk.setting
     chosen = setting.select.pick(walk.candidates, ctx)

@@ -84,9 +84,9 @@ class Known:
         """How far the clients' optima are from that of all: what a bias is to be compared with."""
         return float((self.optima - self.optimum).abs().max())
 
-    def rows(self, client: Tensor | int) -> tuple[Tensor, Tensor]:
+    def rows(self, client: Tensor | int, split: str = "train") -> tuple[Tensor, Tensor]:
         """The design rows (with a column of ones when the model has a bias) and labels of one client."""
-        at = self.problem.data.splits["train"][int(client)]
+        at = self.problem.data.splits[split][int(client)]
         z = self.problem.x[at].flatten(1)
         if self.problem.model.n > z.shape[1]:
             z = torch.cat([z, torch.ones(len(z), 1, dtype=z.dtype)], 1)
@@ -196,7 +196,8 @@ def classification(dtype: torch.dtype = torch.float64) -> Problem:
     x = torch.from_numpy(random.standard_normal((len(owners), 6)) + random.standard_normal((3, 6))[y.numpy()])
     mixed = torch.from_numpy(random.permutation(len(owners)))
     rows = [mixed[owners[mixed] == client] for client in range(len(sizes))]
-    splits = {"train": Ragged.of([r[tests:] for r in rows]), "test": Ragged.of([r[:tests] for r in rows])}
+    train, test = Ragged.of([r[tests:] for r in rows]), Ragged.of([r[:tests] for r in rows])
+    splits = {"train": train, "test": test, **_halves(train), **_halves(test, "test-")}
     data = FederatedData("classification", x, y, "classification", splits, classes=("a", "b", "c"))
     return Problem(data, build_model("mlp", data, hidden=[8]), dtype=dtype)
 
@@ -253,4 +254,12 @@ def relabelled(problem: Problem, order: Tensor) -> Problem:
 
 
 def _splits(sizes: Tensor) -> dict[str, Ragged]:
-    return {"train": Ragged.contiguous(sizes), "test": Ragged.contiguous(torch.zeros_like(sizes))}
+    train = Ragged.contiguous(sizes)
+    return {"train": train, "test": Ragged.contiguous(torch.zeros_like(sizes)), **_halves(train)}
+
+
+def _halves(owned: Ragged, prefix: str = "") -> dict[str, Ragged]:
+    """Each client's rows in two parts, for methods that adapt; the support is the smaller one."""
+    halves = [(rows[: len(rows) // 2], rows[len(rows) // 2 :]) for rows in map(owned.__getitem__, range(len(owned)))]
+    support, query = zip(*halves, strict=True)
+    return {f"{prefix}support": Ragged.of(list(support)), f"{prefix}query": Ragged.of(list(query))}

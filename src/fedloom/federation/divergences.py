@@ -55,10 +55,9 @@ class Divergence(ABC):
             low, high = torch.where(slope < 0, theta, low), torch.where(slope > 0, theta, high)
             step = theta - slope / (rho + strength * self.curvature(theta))
             inside = (step >= low) & (step <= high)
-            after = torch.where(inside, step, (low + high) / 2)
-            if torch.equal(after, theta):
+            before, theta = theta, torch.where(inside, step, (low + high) / 2)
+            if bool(((theta - before).abs() <= 4 * torch.finfo(theta.dtype).eps * before.abs()).all()):
                 break
-            theta = after
         return theta
 
 

@@ -73,11 +73,11 @@ class MetaADMM(MetaLearning):
 
     def server_init(self, ctx: Context) -> State:
         clients = len(ctx.sizes)
-        rho = torch.full((clients,), self.rho) if self.rho_i is None else torch.tensor(self.rho_i)
+        rho = [self.rho] * clients if self.rho_i is None else list(self.rho_i)
         state = {
             "x": ctx.theta0,
             "m": torch.zeros_like(ctx.theta0),  # Σ m_i over the clients that ever answered
-            "rho": rho.to(ctx.theta0.dtype),
+            "rho": torch.tensor(rho, dtype=ctx.theta0.dtype),
             "held": torch.zeros(clients, dtype=torch.bool),  # who ever answered
             "rows": ctx.sizes[ctx.sources].sum().to(ctx.theta0.dtype),
         }

@@ -7,6 +7,14 @@ from fedloom.conformance.declarations.adaptive import FEDADAGRAD, FEDADAM, FEDAV
 from fedloom.conformance.declarations.admm import ADMM
 from fedloom.conformance.declarations.averaging import FEDAVG, FEDSGD
 from fedloom.conformance.declarations.corrections import FEDPROX, SCAFFOLD
+from fedloom.conformance.declarations.meta import (
+    ADMM_FEDMETA,
+    ADMM_META_EXACT,
+    FEDAVG_META,
+    FEDMETA_MAML,
+    FEDMETA_SGD,
+    PER_FEDAVG,
+)
 from fedloom.conformance.declarations.poles import CENTRAL, LOCAL
 from fedloom.conformance.declarations.vertical import SHARING_ADMM
 
@@ -24,4 +32,10 @@ DECLARATIONS: dict[str, Declaration] = {
     "central": CENTRAL,
     "admm": ADMM,
     "sharing-admm": SHARING_ADMM,
+    "fedmeta-maml": FEDMETA_MAML,
+    "fedmeta-sgd": FEDMETA_SGD,
+    "fedavg-meta": FEDAVG_META,
+    "per-fedavg": PER_FEDAVG,
+    "admm-fedmeta": ADMM_FEDMETA,
+    "admm-meta-exact": ADMM_META_EXACT,
 }

@@ -38,10 +38,13 @@ class Course(Claim):
     method: Mapping[str, Any] = field(default_factory=dict)
     rounds: int = 30
     tolerance: float = 1e-11
+    prior: Callable[[Known], Tensor] | None = None
+    """The earlier model that the method is given, if any."""
 
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
         known, method, off = self.known(), subject.tuned(self.method), 0.0
-        with subject.walking(known.problem, method) as walk:
+        how = {"prior": self.prior(known)} if self.prior is not None else {}
+        with subject.walking(known.problem, method, **how) as walk:
             places = self.course(known, method, walk.context(0).theta0)
             for _ in range(self.rounds):
                 walk.step()
