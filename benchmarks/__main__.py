@@ -16,12 +16,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import admm, methods_cost
+from benchmarks import admm, meta, methods_cost
 from benchmarks.race import race
 from benchmarks.workloads import WORKLOADS
 
 FOLDER = Path(__file__).parent
-CHOICES = (*WORKLOADS, methods_cost.NAME, admm.NAME)
+CHOICES = (*WORKLOADS, methods_cost.NAME, admm.NAME, meta.NAME)
 BUSY = 15
 """Per cent of the machine that others may use before the reader is told."""
 
@@ -92,7 +92,9 @@ def main() -> None:
             console.print(f"{methods_cost.NAME} on {name}: {methods_cost.TITLE}", style="dim")
             costs[name] = methods_cost.race(name, share, block_seconds)
     solved = {admm.NAME: admm.race(3 if chosen.quick else 5)} if admm.NAME in chosen.only else {}
-    written = {**figures, methods_cost.NAME: costs, **solved, "start_seconds": start, "busy_percent_before": busy}
+    derived = {meta.NAME: meta.race(5 if chosen.quick else 25)} if meta.NAME in chosen.only else {}
+    measured = {**figures, methods_cost.NAME: costs, **solved, **derived}
+    written = {**measured, "start_seconds": start, "busy_percent_before": busy}
     chosen.out.write_text(json.dumps(written, indent=2) + "\n")
     if figures:
         console.print(table(figures))
@@ -102,6 +104,9 @@ def main() -> None:
         console.print(methods_cost.table(costs))
     for row in solved.values():
         console.print(admm.sentence(row))
+    for rows in derived.values():
+        for row in rows.values():
+            console.print(meta.sentence(row))
     console.print(f"A small run starts in {start:.1f} s. Written: {chosen.out}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import pickle
@@ -21,7 +20,7 @@ import torch.multiprocessing
 from fedloom import errors
 from fedloom.errors import ClientError, ConfigError, FedloomError, RunError
 from fedloom.execution.arena import Inbox, Outbox, shared_folder
-from fedloom.execution.executor import Executor
+from fedloom.execution.executor import Executor, keep_buffers
 from fedloom.execution.worker import Result, Task, Worker
 from fedloom.types import Message
 
@@ -175,21 +174,6 @@ def share(worker: Worker) -> None:
         )
     for tensor in tensors:
         tensor.share_memory_()  # type: ignore[no-untyped-call]
-
-
-def keep_buffers() -> None:
-    """Tell glibc to keep large buffers between steps instead of giving them back to the kernel each time.
-
-    Convolutions allocate the same megabytes in every step; a fresh mapping costs a page fault every 4 KiB.
-    """
-    if sys.platform.startswith("linux"):
-        try:
-            mallopt = ctypes.CDLL(None).mallopt
-        except (OSError, AttributeError):  # another libc than glibc
-            return
-        m_trim_threshold, m_mmap_threshold = -1, -3
-        mallopt(m_mmap_threshold, 1 << 30)
-        mallopt(m_trim_threshold, (1 << 31) - 1)
 
 
 def _settle_down() -> None:

@@ -111,6 +111,7 @@ def field_meanings(cls: type) -> dict[str, str]:
     return found
 
 
+@cache
 def _attribute_texts(cls: type) -> dict[str, str]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))

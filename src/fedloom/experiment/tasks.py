@@ -108,6 +108,12 @@ class TaskSequence:
         for experiment in self.experiments:
             experiment.check()
 
+    def measured(self) -> list[str]:
+        """Every metric that the history will have; that of the model on a task, after each, as "on TASK/metric"."""
+        first, *_ = names = self.base.measured()
+        main = [name for name in names if "/" not in name]
+        return [*names, f"average_{first}", *(f"on {task}/{name}" for task in self.names for name in main)]
+
     def resolved(self) -> dict[str, Any]:
         """Every setting, with nothing left open: as a file, it gives the same bits again."""
         tasks = []

@@ -50,7 +50,8 @@ def value_of(run: RunRecord, measure: Measure, over: int) -> float:
     values = [
         value
         for row in run.history
-        if (value := pick(evaluations(row).get(measure.metric, {}), measure.statistic)) is not None
+        if measure.task in (None, row.get("task"))
+        and (value := pick(evaluations(row).get(measure.metric, {}), measure.statistic)) is not None
     ][-over:]
     return measure.factor * sum(values) / len(values) if values else math.nan
 

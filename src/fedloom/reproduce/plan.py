@@ -2,7 +2,8 @@
 
 What is common to all runs stands in [run]; each [[column]] and each [[row]] lays its own settings over that. A cell is
 one row in one column: its settings, the points among which its hyper-parameters are tuned, its repeats, and what was
-published for it.
+published for it. With [[run.task]] a run is several tasks in sequence. A row or a column may also read another number
+off the runs of another one (runs_of), and a row may stand in some columns only.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Literal
 
 from fedloom.engine.files import slug
 from fedloom.errors import ConfigError, FedloomError
-from fedloom.experiment import Experiment, Form, Override, Settings, Shelf, foreign
+from fedloom.experiment import Experiment, Form, Override, Settings, Shelf, TaskSequence, foreign, make_experiment
 from fedloom.experiment.faults import Faults, each_fault, stop_at
 from fedloom.experiment.lines import Key
 from fedloom.experiment.words import hint, value_text
@@ -26,6 +27,8 @@ from fedloom.types import Count, NonNegative
 
 Point = dict[str, Any]
 """Values for some settings, by their full keys: {"method.lr": 0.1}."""
+Runnable = Experiment | TaskSequence
+"""What a cell's settings make: one run, or tasks in sequence."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,17 @@ class Measure:
     """Over the clients: the mean over their rows, over clients, the worst tenth, …"""
     over: Count = 1
     """The mean over so many of the last rounds that were evaluated."""
-    scale: Literal["plain", "percent"] = "plain"
-    """As it is, or times 100."""
+    scale: Literal["plain", "percent", "thousandths"] = "plain"
+    """As it is, or times 100, or times 1,000."""
     better: Literal["up", "down"] | None = None
     """Which way it gets better; none: as the metric's name tells."""
+    task: Count | None = None
+    """Of tasks in sequence: as it was at the end of this one; none: after all."""
 
     @property
     def factor(self) -> float:
         """What a value is multiplied with for the table."""
-        return 100.0 if self.scale == "percent" else 1.0
+        return {"plain": 1.0, "percent": 100.0, "thousandths": 1000.0}[self.scale]
 
     @property
     def upwards(self) -> bool:
@@ -112,6 +117,8 @@ class Column:
     """Seeds for each of its cells; none: as the table."""
     target: float | None = None
     """A value of the metric as a run has it (0.75, not 75): adds when it was reached, in rounds, bytes and seconds."""
+    runs_of: str | None = None
+    """A column whose runs this one reads, by a measure of its own, instead of having any."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +129,10 @@ class Row:
     """What the row is called."""
     repeats: Count | None = None
     """Seeds for each of its cells; none: as the column."""
+    columns: Sequence[str] | None = None
+    """The columns in which it stands; none: all."""
+    runs_of: str | None = None
+    """A row whose runs this one reads, by a measure of its own, instead of having any."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +144,8 @@ class Single:
 
 
 _PARTS = ("measure", "run", "column", "row", "tune", "quick")
+_COLUMN_PARTS = ("tune", "measure")
+_ROW_PARTS = ("grid", "published", "cell", "measure")
 
 
 @dataclass(frozen=True)
@@ -153,6 +166,10 @@ class Cell:
     target: float | None
     """A value of the metric that is to be reached, as the run has it (not times 100)."""
     published: Published | None
+    measure: Measure
+    """What is read off its runs."""
+    home: tuple[str, str]
+    """The row and the column that its runs are of: its own, unless it reads those of others."""
 
     @property
     def title(self) -> str:
@@ -162,7 +179,7 @@ class Cell:
     @property
     def folder(self) -> Path:
         """Where its runs are, below the folder of the whole."""
-        return Path(slug(self.row)) / slug(self.column)
+        return Path(*map(slug, self.home))
 
     @property
     def seeds(self) -> range:
@@ -188,22 +205,22 @@ class Cell:
             max(values),
         )
 
-    def experiment(self, seed: int, point: Point | None, overrides: Sequence[Override], shelf: Shelf) -> Experiment:
+    def experiment(self, seed: int, point: Point | None, overrides: Sequence[Override], shelf: Shelf) -> Runnable:
         """A repeat, with the values that were found best."""
         return self._made(self.settings, seed, point, overrides, shelf)
 
-    def trial(self, seed: int, point: Point, overrides: Sequence[Override], shelf: Shelf) -> Experiment:
+    def trial(self, seed: int, point: Point, overrides: Sequence[Override], shelf: Shelf) -> Runnable:
         """A run that tries a point."""
         return self._made(self.settings.overlaid(self.tuning), seed, point, overrides, shelf)
 
     def _made(
         self, settings: Settings, seed: int, point: Point | None, overrides: Sequence[Override], shelf: Shelf
-    ) -> Experiment:
+    ) -> Runnable:
         settings = settings.copied()
         tuned = [Override(key, value, self.grid_place) for key, value in (point or {}).items()]
         for override in (*tuned, Override("seed", seed, f"seed {seed}"), *overrides):
             settings.set(override)
-        return Experiment(settings, shelf)
+        return make_experiment(settings, shelf)
 
 
 @dataclass(frozen=True)
@@ -247,6 +264,23 @@ def point_text(point: Point) -> str:
     return ", ".join(f"{name}={value_text(value)}" for name, value in zip(names, point.values(), strict=True))
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """The parts of a file that all its cells are made of."""
+
+    head: Head
+    measure: Measure
+    haste: Haste | None
+    columns: list[Column]
+    rows: list[Row]
+
+    def home(self, kind: Literal["row", "column"], index: int) -> int:
+        """The row or column whose runs this one shows."""
+        tables: Sequence[Row | Column] = self.rows if kind == "row" else self.columns
+        wanted = tables[index].runs_of or tables[index].name
+        return [table.name for table in tables].index(wanted)
+
+
 class _Reader:
     """Reads a file part by part, gathering what is wrong."""
 
@@ -259,14 +293,20 @@ class _Reader:
         measure = self._own(("measure",), Measure, "the measure", refuse=True)
         tuning = self._own(("tune",), Tuning, "the tuning")
         haste = self._own(("quick",), Haste, "--quick", ("tune",)) if self.hurry else None
-        columns = self._tables("column", Column, "a column", ("tune",))
-        rows = self._tables("row", Row, "a row", ("grid", "published", "cell"))
+        columns = self._tables("column", Column, "a column", _COLUMN_PARTS)
+        rows = self._tables("row", Row, "a row", _ROW_PARTS)
         self.faults.stop()
-        self._check_measure(measure)
+        self._check_measure(measure, ("measure",))
         self._check_row_keys(columns, rows)
+        self._check_homes("row", rows)
+        self._check_homes("column", columns)
         self.faults.stop()
+        found = _Parts(head, measure, haste, columns, rows)
         cells = [
-            self._cell(head, tuning, haste, column, row) for column in enumerate(columns) for row in enumerate(rows)
+            self._cell(found, c, r)
+            for c, column in enumerate(columns)
+            for r, row in enumerate(rows)
+            if row.columns is None or column.name in row.columns
         ]
         self._check_cells(cells, tuning)
         stop_at(dict.fromkeys(self.faults.texts))  # a row's faults are found in each of its cells
@@ -302,17 +342,44 @@ class _Reader:
                 self.faults.add((key, index, "name"), f"is there twice; give each {key} a name of its own")
         return found
 
-    def _check_measure(self, measure: Measure) -> None:
+    def _check_measure(self, measure: Measure, at: Key) -> None:
         metric = measure.metric.rpartition("/")[2]
         if metric not in METRICS and metric not in ("loss", "fidelity"):
-            self.faults.add(("measure", "metric"), f"has no metric {metric!r}; {hint(metric, METRICS)}")
+            self.faults.add((*at, "metric"), f"has no metric {metric!r}; {hint(metric, METRICS)}")
         elif measure.better is None and direction(measure.metric) is None:
-            self.faults.add(("measure", "metric"), 'needs better = "up" or "down" beside it')
+            self.faults.add((*at, "metric"), 'needs better = "up" or "down" beside it')
+
+    def _check_homes(self, key: str, tables: Sequence[Row | Column]) -> None:
+        """Whose runs are read must have runs of their own."""
+        known = [table.name for table in tables if table.runs_of is None]
+        for index, table in enumerate(tables):
+            if table.runs_of is not None and table.runs_of not in known:
+                self.faults.add(
+                    (key, index, "runs_of"), f"is no {key} with runs of its own; {hint(table.runs_of, known)}"
+                )
+
+    def _measure(self, common: Measure, c: int, r: int) -> Measure:
+        """The common measure with what the column, then the row, say otherwise."""
+        found = vars(common)
+        for at in (("column", c, "measure"), ("row", r, "measure")):
+            table = self.settings.get(at) or {}
+            if not isinstance(table, dict):
+                self.faults.add(at, "should be a table: { metric = …, … }")
+                continue
+            read, wrong = Form.of(Measure, "the measure").read(table)
+            for key, what in wrong.items():
+                self.faults.add((*at, key), what)
+            found = found | {key: read[key] for key in table if key in read}
+            self._check_measure(Measure(**found), at)
+        return Measure(**found)
 
     def _check_row_keys(self, columns: list[Column], rows: list[Row]) -> None:
         """Rows speak of columns by name."""
         known = [column.name for column in columns]
-        for index in range(len(rows)):
+        for index, row in enumerate(rows):
+            for name in row.columns or ():
+                if name not in known:
+                    self.faults.add(("row", index, "columns"), f"has {name!r}, which is no column; {hint(name, known)}")
             for part in ("published", "cell"):
                 table = self.settings.get(("row", index, part))
                 if table is None:
@@ -324,16 +391,17 @@ class _Reader:
                     if name not in known:
                         self.faults.add(("row", index, part, name), f"is of no column; {hint(name, known)}")
 
-    def _cell(
-        self, head: Head, tuning: Tuning, haste: Haste | None, column: tuple[int, Column], row: tuple[int, Row]
-    ) -> Cell:
-        (c, upper), (r, left) = column, row
+    def _cell(self, parts: _Parts, shown_column: int, shown_row: int) -> Cell:
+        c, r, haste = parts.home("column", shown_column), parts.home("row", shown_row), parts.haste
+        upper, left = parts.columns[c], parts.rows[r]
         single: Key = ("row", r, "cell", upper.name)
         own = self._own(single, Single, "a cell", ("grid",)) or Single()
-        repeats = next(n for n in (own.repeats, left.repeats, upper.repeats, head.repeats) if n is not None)
-        common = self.settings.part(("run",)).overlaid(self.settings.part(("column", c), (*_keys(Column), "tune")))
+        repeats = next(n for n in (own.repeats, left.repeats, upper.repeats, parts.head.repeats) if n is not None)
+        common = self.settings.part(("run",)).overlaid(
+            self.settings.part(("column", c), (*_keys(Column), *_COLUMN_PARTS))
+        )
         settings = self._without_foreign(common, r)
-        settings = settings.overlaid(self.settings.part(("row", r), (*_keys(Row), "grid", "published", "cell")))
+        settings = settings.overlaid(self.settings.part(("row", r), (*_keys(Row), *_ROW_PARTS)))
         settings = settings.overlaid(self.settings.part(single, (*_keys(Single), "grid")))
         trials = self.settings.part(("tune",), _keys(Tuning)).overlaid(self.settings.part(("column", c, "tune")))
         grid: Key = (*single, "grid") if self.settings.get((*single, "grid")) else ("row", r, "grid")
@@ -343,16 +411,19 @@ class _Reader:
             trials = trials.overlaid(self.settings.part(("quick",), (*_keys(Haste), "tune")))
             trials = trials.overlaid(self.settings.part(("quick", "tune")))
             repeats, points = haste.repeats, points[: haste.points]
+        row, column = parts.rows[shown_row].name, parts.columns[shown_column].name
         return Cell(
-            left.name,
-            upper.name,
+            row,
+            column,
             settings,
             trials,
             points,
             self.settings.place(grid) or "",
             repeats if self.repeats is None else self.repeats,
-            upper.target,
-            self._published(r, upper.name),
+            parts.columns[shown_column].target,
+            self._published(shown_row, column),
+            self._measure(parts.measure, shown_column, shown_row),
+            (left.name, upper.name),
         )
 
     def _without_foreign(self, common: Settings, row: int) -> Settings:
@@ -413,11 +484,11 @@ class _Reader:
 def check(cells: Sequence[Cell], plan: Plan, overrides: Sequence[Override], shelf: Shelf) -> None:
     """Everything that is wrong with any run of these cells, at once, before the first of them."""
     found: dict[str, None] = {}
-    for make in _makers(cells, plan, overrides, shelf):
+    for cell, make in _makers(cells, plan, overrides, shelf):
         try:
             experiment = make()
             experiment.check()
-            _check_metric(experiment, plan)
+            _check_metric(experiment, cell, plan)
         except FedloomError as error:
             found |= dict.fromkeys(each_fault(error))
     stop_at(found)
@@ -425,25 +496,28 @@ def check(cells: Sequence[Cell], plan: Plan, overrides: Sequence[Override], shel
 
 def _makers(
     cells: Sequence[Cell], plan: Plan, overrides: Sequence[Override], shelf: Shelf
-) -> Iterator[Callable[[], Experiment]]:
+) -> Iterator[tuple[Cell, Callable[[], Runnable]]]:
     """A repeat with each point, then a trial, of each cell; those on the same data after one another."""
     for cell in cells:
         for point in cell.points or (None,):
-            yield partial(cell.experiment, cell.seeds[0], point, overrides, shelf)
+            yield cell, partial(cell.experiment, cell.seeds[0], point, overrides, shelf)
     for cell in cells:
         for point in cell.points[:1]:
-            yield partial(cell.trial, plan.tuning.seed, point, overrides, shelf)
+            yield cell, partial(cell.trial, plan.tuning.seed, point, overrides, shelf)
 
 
-def _check_metric(experiment: Experiment, plan: Plan) -> None:
+def _check_metric(experiment: Runnable, cell: Cell, plan: Plan) -> None:
     """The measure must be something that the runs evaluate."""
-    known = experiment.measured()
-    if plan.measure.metric not in known:
+    known, measure = experiment.measured(), cell.measure
+    tasks = len(experiment.names) if isinstance(experiment, TaskSequence) else 0
+    what = ""
+    if measure.metric not in known:
+        what = f"metric = {value_text(measure.metric)} is not evaluated; {hint(measure.metric, known)}"
+    elif (measure.task or 0) > tasks:
+        what = f"task = {measure.task} cannot be: {cell.title} has {tasks or 'no'} tasks"
+    if what:
         place = plan.settings.place(("measure", "metric")) or str(plan.file)
-        raise ConfigError(
-            f"{place}: measure.metric = {value_text(plan.measure.metric)} is not evaluated; "
-            f"{hint(plan.measure.metric, known)}"
-        )
+        raise ConfigError(f"{place}: measure.{what}")
 
 
 def _keys(form: type) -> tuple[str, ...]:

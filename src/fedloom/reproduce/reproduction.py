@@ -16,10 +16,10 @@ from fedloom.engine.folder import CONFIG
 from fedloom.engine.lock import NAME, Lock, is_marked
 from fedloom.engine.run import Interrupted, Progress
 from fedloom.errors import Diverged, FedloomError, RunError
-from fedloom.experiment import Experiment, Override, Shelf
+from fedloom.experiment import Override, Shelf
 from fedloom.report.groups import mean_and_std
 from fedloom.reproduce.outcome import DIVERGED, Outcome, judge, on_the_way, read_outcome, read_record
-from fedloom.reproduce.plan import Cell, Plan, Point, check, point_text
+from fedloom.reproduce.plan import Cell, Measure, Plan, Point, Runnable, check, point_text
 
 RESULT = "result.json"
 Watch = Callable[[str], AbstractContextManager[Progress]]
@@ -60,7 +60,7 @@ class Reproduction:
         self.chosen = list(plan.cells if chosen is None else chosen)
         self.overrides, self.shelf = list(overrides), Shelf()
         self.errors: dict[str, str] = {}
-        self._done: dict[Path, Outcome] = {}
+        self._done: dict[tuple[Path, Measure], Outcome] = {}
 
     def perform(self, watch: Watch, tell: Tell) -> list[str]:
         """Do what is not done yet; what went wrong in the cells that failed."""
@@ -125,7 +125,7 @@ class Reproduction:
         for seed in cell.seeds:
             yield Job(cell, cell.place(seed), seed)
 
-    def _experiment(self, job: Job) -> Experiment:
+    def _experiment(self, job: Job) -> Runnable:
         if job.point is not None:
             return job.cell.trial(job.seed, job.point, self.overrides, self.shelf)
         return job.cell.experiment(job.seed, self.best(job.cell), self.overrides, self.shelf)
@@ -139,7 +139,7 @@ class Reproduction:
             tell(f"{title}: done already")
             return
         (place / DIVERGED).unlink(missing_ok=True)
-        self._done.pop(job.place, None)
+        self._done = {key: outcome for key, outcome in self._done.items() if key[0] != job.place}
         try:
             with watch(title) as follow:
                 experiment.run(place, **how, progress=follow, label=job.cell.row)
@@ -157,13 +157,14 @@ class Reproduction:
 
     def outcome(self, cell: Cell, place: Path, tuning: bool = False) -> Outcome | None:
         """What came of a run; None when it is not done."""
-        if place not in self._done:
-            over = (self.plan.tuning.over if tuning else None) or self.plan.measure.over
-            found = read_outcome(self.folder / place, self.plan.measure, over, None if tuning else cell.target)
+        key = place, cell.measure
+        if key not in self._done:
+            over = (self.plan.tuning.over if tuning else None) or cell.measure.over
+            found = read_outcome(self.folder / place, cell.measure, over, None if tuning else cell.target)
             if found is None:
                 return None
-            self._done[place] = found
-        return self._done[place]
+            self._done[key] = found
+        return self._done[key]
 
     def best(self, cell: Cell) -> Point | None:
         """The point with the best value (of equal ones the first); none when there are none or all diverged."""
@@ -171,7 +172,7 @@ class Reproduction:
         known = [(outcome.value, point) for outcome, point in found if outcome is not None and not outcome.diverged]
         if not known:
             return None
-        sign = 1 if self.plan.measure.upwards else -1
+        sign = 1 if cell.measure.upwards else -1
         return max(known, key=lambda pair: sign * pair[0])[1]
 
     def save(self) -> None:

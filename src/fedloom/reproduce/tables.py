@@ -118,7 +118,7 @@ def _grid(record: Record, title: str, word: Any) -> Grid:
 
 
 def _measure_text(measure: Record) -> str:
-    unit = " in percent" if measure["scale"] == "percent" else ""
+    unit = "" if measure["scale"] == "plain" else f" in {measure['scale']}"
     last = f", mean of the last {measure['over']} evaluations" if measure["over"] > 1 else ""
     return f"{measure['metric'].capitalize()}{unit}{last}; mean ± standard deviation over repeats"
 
