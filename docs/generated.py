@@ -38,6 +38,9 @@ from fedloom.federation.losses import LOSSES
 from fedloom.federation.metrics import METRICS
 from fedloom.federation.networks import NETWORKS
 from fedloom.methods import REGISTER
+from fedloom.reproduce import plan, tables
+from fedloom.reproduce.outcome import read_record
+from fedloom.reproduce.shelf import recorded, shipped
 
 DOCS = Path(__file__).parent
 _REGION = re.compile(r"<!-- generated: (?P<what>[^>]+?) -->\n.*?<!-- end -->", re.DOTALL)
@@ -71,6 +74,13 @@ def parameters(name: str) -> str:
 def section(name: str) -> str:
     """A section of an experiment file whose keys are always the same."""
     takers: dict[str, Callable[..., Any]] = {
+        "table": plan.Head,
+        "measure": plan.Measure,
+        "column": plan.Column,
+        "row": plan.Row,
+        "published": plan.Published,
+        "tune": plan.Tuning,
+        "quick": plan.Haste,
         "top": Top,
         "data": Division,
         "selection": SelectionPlan,
@@ -190,6 +200,31 @@ def files() -> str:
         for archive in (cifar.CIFAR10, cifar.CIFAR100)
     ]
     return _table(("File below `$FEDLOOM_DATA`", "Bytes of its content"), rows)
+
+
+# Results
+
+
+def results(name: str) -> str:
+    """The recorded result of a table of experiments, as far as there is one."""
+    file = shipped() / f"{name}.toml"
+    command = f"`fedloom reproduce {name} --record`"
+    record = read_record(recorded(file))
+    if not record:
+        head = plan.Plan.read(file).head
+        return f"{head.about.strip()}\n\nNot recorded yet; {command} does it."
+    parts = [record["about"].strip(), *map(_grid, tables.grids(record))]
+    parts += ["\n".join(f"- {note}" for note in tables.notes(record))]
+    parts += [f"{tables.progress(record)}; fedloom {record['fedloom']}; {command} makes it again."]
+    return "\n\n".join(filter(None, parts))
+
+
+def _grid(grid: tables.Grid) -> str:
+    rows = [
+        (name, *("<br>".join([f"**{word.line}**" if word.best else word.line, *word.below]) for word in line))
+        for name, line in zip(grid.rows, grid.body, strict=True)
+    ]
+    return f"**{grid.title}**\n\n{_table(('', *grid.columns), rows)}"
 
 
 # The command line
@@ -372,6 +407,7 @@ _PARTS: dict[str, Callable[..., str]] = {
     "partition-options": partition_options,
     "presets": presets,
     "register": register,
+    "results": results,
     "section": section,
     "source-options": source_options,
     "sources": sources,

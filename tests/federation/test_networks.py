@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedloom.errors import ConfigError, ModelError
 from fedloom.federation.model import Model
-from fedloom.federation.networks import NETWORKS, build_model
+from fedloom.federation.networks import NETWORKS, build_model, cnn
 from problems import make_data
 
 
@@ -123,12 +124,48 @@ def test_every_network_has_a_docstring_for_the_help_page() -> None:
     assert all(build.__doc__ for build in NETWORKS.values())
 
 
-def test_a_truncated_normal_start_has_deviation_a_tenth_and_no_tails() -> None:
-    model = built("cnn", (1, 28, 28), channels=[32, 64], init="truncated-normal")
-    views = model.views(model.init(3))
-    weights = torch.cat([view.flatten() for name, view in views.items() if name.endswith("weight")])
-    biases = torch.cat([view.flatten() for name, view in views.items() if name.endswith("bias")])
+def tensorflow_same(image: Tensor, name: str) -> Tensor:
+    """A 3x3 pool of stride 2 with TensorFlow's "SAME" padding, window by window."""
+    height, width = image.shape
+
+    def start(n: int) -> int:
+        return max(((n + 1) // 2 - 1) * 2 + 3 - n, 0) // 2
+
+    rows = []
+    for i in range((height + 1) // 2):
+        top = 2 * i - start(height)
+        windows = []
+        for j in range((width + 1) // 2):
+            left = 2 * j - start(width)
+            window = image[max(top, 0) : top + 3, max(left, 0) : left + 3]
+            windows.append(window.max() if name == "max" else window.mean())
+        rows.append(torch.stack(windows))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("name", ["max", "avg"])
+@pytest.mark.parametrize("shape", [(8, 8), (7, 7), (6, 5), (2, 2)])
+def test_aligned_windows_are_those_of_tensorflow(name: str, shape: tuple[int, int]) -> None:
+    network = cnn((1, *shape), 2, channels=[1], pool=[name], windows="aligned")
+    image = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(network[2](image[None, None])[0, 0], tensorflow_same(image, name))
+
+
+@pytest.mark.parametrize(
+    ("shape", "outputs", "options", "flat"),
+    [
+        ((1, 28, 28), 10, {"channels": [32, 64], "activation": "elu"}, 3136),
+        ((3, 32, 32), 10, {"channels": [32, 64, 128], "pool": ["max", "max", "avg"], "activation": "leaky-relu"}, 2048),
+        ((3, 32, 32), 100, {"channels": [32, 64, 128, 256], "pool": ["max"] * 3 + ["avg"], "activation": "elu"}, 1024),
+    ],
+)
+def test_the_networks_of_admm_fedmeta_can_be_had(
+    shape: tuple[int, ...], outputs: int, options: dict[str, Any], flat: int
+) -> None:
+    network = cnn(shape, outputs, windows="aligned", init="truncated-normal", **options)
+    assert (network[-1].in_features, network[-1].out_features) == (flat, outputs)
+    assert network(torch.zeros(2, *shape)).shape == (2, outputs)
+    weights = torch.cat([p.detach().flatten() for name, p in network.named_parameters() if name.endswith("weight")])
     assert float(weights.abs().max()) <= 0.2
-    assert float(weights.std()) == pytest.approx(0.088, abs=0.002)  # of a normal distribution cut off at two deviations
-    assert bool((biases == 0.1).all())
-    assert not torch.equal(model.init(3), model.init(4))
+    assert float(weights.std()) == pytest.approx(0.088, rel=0.02)
+    assert all(bool((p == 0.1).all()) for name, p in network.named_parameters() if name.endswith("bias"))

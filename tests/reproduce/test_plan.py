@@ -64,6 +64,19 @@ def test_a_grid_is_all_combinations_of_lists_or_a_list_of_points(write: Write, p
     assert str(x.tuning_place(x.points[0])) == "x/iid/tune/lr-0.1-data.clients-2"
 
 
+def test_only_the_least_and_the_greatest_number_are_the_ends_of_a_grid(write: Write, parts: Parts) -> None:
+    rows = (
+        '[[row]]\nname = "x"\ngrid = { lr = [0.3, 0.1, 1.0] }\n'
+        '[[row]]\nname = "y"\ngrid = [{ lr = 1, batch = 1 }, { lr = 2, batch = 4 }, { lr = 3, batch = 2 }]\n'
+        '[[row]]\nname = "z"\ngrid = { weighting = ["size", "uniform", "size "] }\n'
+    )
+    x, y, z = Plan.read(write(parts["head"], parts["column"], rows)).cells
+    assert [x.at_end(point) for point in x.points] == [False, True, True]
+    assert not x.at_end(None)
+    assert not any(y.at_end(point) for point in y.points)
+    assert not any(z.at_end(point) for point in z.points)
+
+
 def test_published_values_are_pairs_numbers_or_tables(write: Write, parts: Parts) -> None:
     columns = "".join(f'[[column]]\nname = "{name}"\n' for name in "abcd")
     row = parts["row"] + 'published = { a = [81.5, 0.5], b = 80, c = { value = 1.0, not_comparable = "other data" } }\n'

@@ -46,15 +46,7 @@ class Form:
     @staticmethod
     def of(taker: Callable[..., Any], title: str, skip: Collection[str] = ()) -> Form:
         """The form of a dataclass, or of a function's parameters."""
-        hints = get_type_hints(taker, include_extras=True)
-        meanings = field_meanings(taker) if isinstance(taker, type) else {}
-        parameters = inspect.signature(taker).parameters.values()
-        fields = {
-            p.name: Field(p.name, hints[p.name], _default(p), meanings.get(p.name, ""))
-            for p in parameters
-            if p.name not in skip and p.kind is not inspect.Parameter.VAR_KEYWORD
-        }
-        return Form(title, fields)
+        return _form(taker, title, tuple(skip))
 
     def joined(self, other: Form) -> Form:
         """The fields of both; those of this one win."""
@@ -137,6 +129,20 @@ def _attribute_texts(cls: type) -> dict[str, str]:
         ):
             found[field.target.id] = inspect.cleandoc(text.value.value)
     return found
+
+
+@cache
+def _form(taker: Callable[..., Any], title: str, skip: tuple[str, ...]) -> Form:
+    """Made once: reading a class's source and compiling a model take longer than all that is done with them."""
+    hints = get_type_hints(taker, include_extras=True)
+    meanings = field_meanings(taker) if isinstance(taker, type) else {}
+    parameters = inspect.signature(taker).parameters.values()
+    fields = {
+        p.name: Field(p.name, hints[p.name], _default(p), meanings.get(p.name, ""))
+        for p in parameters
+        if p.name not in skip and p.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    return Form(title, fields)
 
 
 def _default(parameter: inspect.Parameter) -> Any:

@@ -134,9 +134,9 @@ def _reverse(
     slope = torch.zeros_like(r) if vector else None
     for g, times in reversed(trail):
         if slope is not None:
-            slope = torch.addcmul(slope, g, r, value=-1)
+            slope.addcmul_(g, r, value=-1)
         if times is not None:
-            r = r - times(alpha * r) if vector else torch.sub(r, times(r), alpha=float(alpha))
+            r = r.sub_(times(alpha * r)) if vector else r.sub_(times(r), alpha=float(alpha))
     return r, slope
 
 

@@ -88,13 +88,15 @@ def cnn(
     pool: Sequence[str] = ("max",),
     activation: str = "relu",
     hidden: Sequence[int] = (),
-    init: Literal["uniform", "truncated-normal"] = "uniform",
+    windows: Literal["centred", "aligned"] = "centred",
+    init: Literal["torch", "truncated-normal"] = "torch",
 ) -> nn.Module:
     """3x3 convolutions that keep the size, each followed by an activation and a halving pool, then dense layers.
 
-    ``pool`` names the pool after each convolution ("max" or "avg", 3x3 with stride 2); the last one is repeated.
-    ``init`` draws all numbers by the size of their layer (PyTorch's own way), or, as older papers did, weights from a
-    normal distribution with deviation 0.1, cut off at two of these, and sets biases to 0.1.
+    ``pool`` names the pool after each convolution ("max" or "avg", 3x3 with stride 2); the last one is repeated. Its
+    ``windows`` are centred on every second pixel, or, for even sizes, begin at the first pixel as TensorFlow's "SAME"
+    pools do. ``init`` "truncated-normal" draws weights with standard deviation 0.1, cut off at two of them, and sets
+    biases to 0.1, as TensorFlow's tutorials did.
     """
     act = _activation(activation)
     if kernel % 2 == 0:
@@ -103,7 +105,7 @@ def cnn(
     layers: list[nn.Module] = []
     for index, units in enumerate(channels):
         layers += [nn.Conv2d(depth, units, kernel, padding=kernel // 2), act()]
-        layers.append(_pool(pool[min(index, len(pool) - 1)]))
+        layers.append(_pool(pool[min(index, len(pool) - 1)], windows, (height, width)))
         depth, height, width = units, (height + 1) // 2, (width + 1) // 2
     layers.append(nn.Flatten())
     size = depth * height * width
@@ -111,13 +113,7 @@ def cnn(
         layers += [nn.Linear(size, units), act()]
         size = units
     network = nn.Sequential(*layers, nn.Linear(size, outputs))
-    if init == "truncated-normal":
-        for name, parameter in network.named_parameters():
-            if name.endswith("bias"):
-                nn.init.constant_(parameter, 0.1)
-            else:
-                nn.init.trunc_normal_(parameter, std=0.1, a=-0.2, b=0.2)
-    return network
+    return network.apply(_truncated_normal) if init == "truncated-normal" else network
 
 
 NETWORKS: dict[str, Build] = {"linear": linear, "mlp": mlp, "lenet": lenet, "cnn": cnn, "lstm": lstm}
@@ -190,11 +186,23 @@ def _activation(name: str) -> Callable[[], nn.Module]:
     return known[name]
 
 
-def _pool(name: str) -> nn.Module:
+def _pool(name: str, windows: str, shape: tuple[int, int]) -> nn.Module:
+    """A pool of 3x3 windows with stride 2, such that n pixels become n/2, rounded up."""
+    centred = (1, 1)
+    aligned = (shape[0] % 2, shape[1] % 2)  # an even length needs a pixel beyond its end only, which no window counts
+    padding = aligned if windows == "aligned" else centred
+    beyond = windows == "aligned"
     pools: dict[str, Callable[[], nn.Module]] = {
-        "max": lambda: nn.MaxPool2d(3, 2, padding=1),
-        "avg": lambda: nn.AvgPool2d(3, 2, padding=1, count_include_pad=False),
+        "max": lambda: nn.MaxPool2d(3, 2, padding, ceil_mode=beyond),
+        "avg": lambda: nn.AvgPool2d(3, 2, padding, ceil_mode=beyond, count_include_pad=False),
     }
     if name not in pools:
         raise ConfigError(f"there is no pool {name!r}; choose one of {', '.join(pools)}")
     return pools[name]()
+
+
+def _truncated_normal(part: nn.Module) -> None:
+    if isinstance(part, nn.Conv2d | nn.Linear):
+        nn.init.trunc_normal_(part.weight, std=0.1, a=-0.2, b=0.2)
+        if part.bias is not None:
+            nn.init.constant_(part.bias, 0.1)

@@ -96,8 +96,8 @@ class MetaADMM(MetaLearning):
     def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
         theta, rho, w = received["x"], received["rho"], device.n / received["rows"]
         theta_i = self.local(device, theta, memory["y"], w, rho)  # (9), or its approximation (14)
-        y = memory["y"] + rho * (theta_i - theta)  # (10)
-        return {"dm": y + rho * theta_i - memory["m"]}, {"y": y, "m": memory["m"]}
+        y = torch.addcmul(memory["y"], rho, theta_i - theta)  # (10): y_i + ρ_i(θ_i − θ)
+        return {"dm": torch.addcmul(y - memory["m"], rho, theta_i)}, {"y": y, "m": memory["m"]}
 
     def settle(self, device: Device, memory: Memory, sent: Message, inbox: Message) -> Memory:
         return {"y": memory["y"], "m": memory["m"] + sent["dm"]}  # as the server decoded it
@@ -153,7 +153,7 @@ class ADMMFedMeta(MetaADMM):
     def local(self, device: Device, theta: Vector, y: Vector, w: Tensor, rho: Tensor) -> Vector:
         delta = 1 / (device.round + 101) if self.delta is None else rate_at(self.delta, device.round)
         g, _ = device.meta_grad(theta, self.alpha, Meta(self.order, delta))  # (8), (13): ∇L_i(φ_i) − αg_i
-        return theta - (y + w * g) / rho  # (14)
+        return theta - torch.addcmul(y, w, g).div_(rho)  # (14): θ − (y_i + w_i G_i)/ρ_i
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,12 @@ from fedloom.types import Memory, Message, State
 
 
 @dataclass(frozen=True)
-class Averaging(LocalTraining):
-    """Local training from the common model, and an average of what the clients found."""
+class FedAvg(LocalTraining):
+    """Every selected client trains on its own data from the common model; the server averages what they found.
+
+    With more than one local step and clients that differ, the limit is not the minimiser of the average loss: each
+    client drifts towards its own (for quadratics the limit has a closed form, which the conformance kit checks).
+    """
 
     weighting: Weighting = "size"
     """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean."""
@@ -37,12 +41,3 @@ class Averaging(LocalTraining):
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         return {"x": state["x"] + replies.mean("dx", self.weighting)}  # w + Σ n_k/n (w_k − w)
-
-
-@dataclass(frozen=True)
-class FedAvg(Averaging):
-    """Every selected client trains on its own data from the common model; the server averages what they found.
-
-    With more than one local step and clients that differ, the limit is not the minimiser of the average loss: each
-    client drifts towards its own (for quadratics the limit has a closed form, which the conformance kit checks).
-    """

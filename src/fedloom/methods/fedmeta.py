@@ -10,7 +10,7 @@ Z. Li, F. Zhou, F. Chen and H. Li, "Meta-SGD: learning to learn quickly for few-
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import torch
@@ -21,12 +21,13 @@ from fedloom.federation.device import Device
 from fedloom.federation.meta import Meta
 from fedloom.federation.optimisers import local_optimiser
 from fedloom.federation.problem import Problem
-from fedloom.federation.replies import Replies
+from fedloom.federation.replies import Replies, Weighting
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.adapting import Adapting, MetaLearning, norm, whole_gradient
-from fedloom.methods.fedavg import Averaging
+from fedloom.methods.fedavg import FedAvg
 from fedloom.methods.fedopt import ServerChoice
 from fedloom.methods.method import Context
+from fedloom.methods.training import LocalTraining
 from fedloom.types import Count, Memory, Message, Positive, State, Vector
 
 
@@ -164,18 +165,36 @@ class FedMetaSGD(FedMeta):
 
 
 @dataclass(frozen=True)
-class FedAvgMeta(Adapting, Averaging):
+class FedAvgMeta(Adapting, LocalTraining):
     """FedAvg, but judged as the meta-learning methods are: after clients have adapted the model to their support rows.
 
     The fair comparison for those: what is left of their advantage is due to how they train.
     """
 
+    weighting: Weighting = "size"
+    """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean."""
     adapt_steps: Count = 1
     """Steps with all support rows; with mini-batches, passes over them."""
     adapt_batch: Count | None = None
     """Rows of a mini-batch of the adaptation; none: all support rows."""
     adapt_optimiser: Literal["sgd", "momentum", "adam"] = "sgd"
     """The optimiser of the adaptation."""
+
+    def training(self) -> FedAvg:
+        """FedAvg, as it trains."""
+        return FedAvg(**{field.name: getattr(self, field.name) for field in fields(FedAvg)})
+
+    def server_init(self, ctx: Context) -> State:
+        return self.training().server_init(ctx)
+
+    def broadcast(self, state: State, clients: Tensor) -> Message:
+        return self.training().broadcast(state, clients)
+
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        return self.training().client(device, received, memory)
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        return self.training().server(state, replies, ctx)
 
     def adapt(
         self, device: Device, state: State, theta: Vector, lr: float | None, steps: int | None, split: str

@@ -9,8 +9,9 @@ off the runs of another one (runs_of), and a row may stand in some columns only.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,8 +55,8 @@ class Measure:
     """Over the clients: the mean over their rows, over clients, the worst tenth, …"""
     over: Count = 1
     """The mean over so many of the last rounds that were evaluated."""
-    scale: Literal["plain", "percent"] = "plain"
-    """As it is, or times 100."""
+    scale: Literal["plain", "percent", "thousandths"] = "plain"
+    """As it is, or times 100, or times 1,000."""
     better: Literal["up", "down"] | None = None
     """Which way it gets better; none: as the metric's name tells."""
     task: Count | None = None
@@ -64,7 +65,7 @@ class Measure:
     @property
     def factor(self) -> float:
         """What a value is multiplied with for the table."""
-        return 100.0 if self.scale == "percent" else 1.0
+        return {"plain": 1.0, "percent": 100.0, "thousandths": 1000.0}[self.scale]
 
     @property
     def upwards(self) -> bool:
@@ -107,18 +108,27 @@ class Published:
 
 
 @dataclass(frozen=True)
-class _Column:
+class Column:
+    """What a [[column]] says beside settings and [tune] of its own."""
+
     name: str
+    """What the column is called."""
     repeats: Count | None = None
+    """Seeds for each of its cells; none: as the table."""
     target: float | None = None
+    """A value of the metric as a run has it (0.75, not 75): adds when it was reached, in rounds, bytes and seconds."""
     runs_of: str | None = None
     """A column whose runs this one reads, by a measure of its own, instead of having any."""
 
 
 @dataclass(frozen=True)
-class _Row:
+class Row:
+    """What a [[row]] says beside settings, a grid, published values and settings of single cells."""
+
     name: str
+    """What the row is called."""
     repeats: Count | None = None
+    """Seeds for each of its cells; none: as the column."""
     columns: Sequence[str] | None = None
     """The columns in which it stands; none: all."""
     runs_of: str | None = None
@@ -126,10 +136,11 @@ class _Row:
 
 
 @dataclass(frozen=True)
-class _Single:
-    """What a row may say of one of its cells, beside settings and a grid."""
+class Single:
+    """What a row says of one of its cells, beside settings and a grid."""
 
     repeats: Count | None = None
+    """Seeds for this cell; none: as the row."""
 
 
 _PARTS = ("measure", "run", "column", "row", "tune", "quick")
@@ -183,6 +194,16 @@ class Cell:
     def tuning_place(self, point: Point) -> Path:
         """Where the run that tries a point belongs."""
         return self.folder / "tune" / slug(point_text(point).replace("=-", "=minus "))
+
+    def at_end(self, point: Point | None) -> bool:
+        """Whether a point is at an end of a grid over one number, so that a wider grid might have a better one."""
+        values = [value for one in self.points for value in one.values()]
+        if point is None or len(values) < 2 or any(len(one) > 1 for one in self.points):
+            return False
+        return all(isinstance(v, int | float) for v in values) and next(iter(point.values())) in (
+            min(values),
+            max(values),
+        )
 
     def experiment(self, seed: int, point: Point | None, overrides: Sequence[Override], shelf: Shelf) -> Runnable:
         """A repeat, with the values that were found best."""
@@ -250,12 +271,12 @@ class _Parts:
     head: Head
     measure: Measure
     haste: Haste | None
-    columns: list[_Column]
-    rows: list[_Row]
+    columns: list[Column]
+    rows: list[Row]
 
     def home(self, kind: Literal["row", "column"], index: int) -> int:
         """The row or column whose runs this one shows."""
-        tables: Sequence[_Row | _Column] = self.rows if kind == "row" else self.columns
+        tables: Sequence[Row | Column] = self.rows if kind == "row" else self.columns
         wanted = tables[index].runs_of or tables[index].name
         return [table.name for table in tables].index(wanted)
 
@@ -272,8 +293,8 @@ class _Reader:
         measure = self._own(("measure",), Measure, "the measure", refuse=True)
         tuning = self._own(("tune",), Tuning, "the tuning")
         haste = self._own(("quick",), Haste, "--quick", ("tune",)) if self.hurry else None
-        columns = self._tables("column", _Column, "a column", _COLUMN_PARTS)
-        rows = self._tables("row", _Row, "a row", _ROW_PARTS)
+        columns = self._tables("column", Column, "a column", _COLUMN_PARTS)
+        rows = self._tables("row", Row, "a row", _ROW_PARTS)
         self.faults.stop()
         self._check_measure(measure, ("measure",))
         self._check_row_keys(columns, rows)
@@ -328,7 +349,7 @@ class _Reader:
         elif measure.better is None and direction(measure.metric) is None:
             self.faults.add((*at, "metric"), 'needs better = "up" or "down" beside it')
 
-    def _check_homes(self, key: str, tables: Sequence[_Row | _Column]) -> None:
+    def _check_homes(self, key: str, tables: Sequence[Row | Column]) -> None:
         """Whose runs are read must have runs of their own."""
         known = [table.name for table in tables if table.runs_of is None]
         for index, table in enumerate(tables):
@@ -352,7 +373,7 @@ class _Reader:
             self._check_measure(Measure(**found), at)
         return Measure(**found)
 
-    def _check_row_keys(self, columns: list[_Column], rows: list[_Row]) -> None:
+    def _check_row_keys(self, columns: list[Column], rows: list[Row]) -> None:
         """Rows speak of columns by name."""
         known = [column.name for column in columns]
         for index, row in enumerate(rows):
@@ -374,14 +395,14 @@ class _Reader:
         c, r, haste = parts.home("column", shown_column), parts.home("row", shown_row), parts.haste
         upper, left = parts.columns[c], parts.rows[r]
         single: Key = ("row", r, "cell", upper.name)
-        own = self._own(single, _Single, "a cell", ("grid",)) or _Single()
+        own = self._own(single, Single, "a cell", ("grid",)) or Single()
         repeats = next(n for n in (own.repeats, left.repeats, upper.repeats, parts.head.repeats) if n is not None)
         common = self.settings.part(("run",)).overlaid(
-            self.settings.part(("column", c), (*_keys(_Column), *_COLUMN_PARTS))
+            self.settings.part(("column", c), (*_keys(Column), *_COLUMN_PARTS))
         )
         settings = self._without_foreign(common, r)
-        settings = settings.overlaid(self.settings.part(("row", r), (*_keys(_Row), *_ROW_PARTS)))
-        settings = settings.overlaid(self.settings.part(single, (*_keys(_Single), "grid")))
+        settings = settings.overlaid(self.settings.part(("row", r), (*_keys(Row), *_ROW_PARTS)))
+        settings = settings.overlaid(self.settings.part(single, (*_keys(Single), "grid")))
         trials = self.settings.part(("tune",), _keys(Tuning)).overlaid(self.settings.part(("column", c, "tune")))
         grid: Key = (*single, "grid") if self.settings.get((*single, "grid")) else ("row", r, "grid")
         points = self._grid(grid)
@@ -463,24 +484,26 @@ class _Reader:
 def check(cells: Sequence[Cell], plan: Plan, overrides: Sequence[Override], shelf: Shelf) -> None:
     """Everything that is wrong with any run of these cells, at once, before the first of them."""
     found: dict[str, None] = {}
-    for cell in cells:
-        for make in _makers(cell, plan, overrides, shelf):
-            try:
-                experiment = make()
-                experiment.check()
-                _check_metric(experiment, cell, plan)
-            except FedloomError as error:
-                found |= dict.fromkeys(each_fault(error))
+    for cell, make in _makers(cells, plan, overrides, shelf):
+        try:
+            experiment = make()
+            experiment.check()
+            _check_metric(experiment, cell, plan)
+        except FedloomError as error:
+            found |= dict.fromkeys(each_fault(error))
     stop_at(found)
 
 
-def _makers(cell: Cell, plan: Plan, overrides: Sequence[Override], shelf: Shelf) -> Iterator[Any]:
-    if not cell.points:
-        yield lambda: cell.experiment(cell.seeds[0], None, overrides, shelf)
-    for point in cell.points:
-        yield lambda point=point: cell.experiment(cell.seeds[0], point, overrides, shelf)
-    for point in cell.points[:1]:
-        yield lambda point=point: cell.trial(plan.tuning.seed, point, overrides, shelf)
+def _makers(
+    cells: Sequence[Cell], plan: Plan, overrides: Sequence[Override], shelf: Shelf
+) -> Iterator[tuple[Cell, Callable[[], Runnable]]]:
+    """A repeat with each point, then a trial, of each cell; those on the same data after one another."""
+    for cell in cells:
+        for point in cell.points or (None,):
+            yield cell, partial(cell.experiment, cell.seeds[0], point, overrides, shelf)
+    for cell in cells:
+        for point in cell.points[:1]:
+            yield cell, partial(cell.trial, plan.tuning.seed, point, overrides, shelf)
 
 
 def _check_metric(experiment: Runnable, cell: Cell, plan: Plan) -> None:

@@ -212,6 +212,7 @@ class Reproduction:
             "fedloom": __version__,
             "settings_sha256": _fingerprint(cell),
             "tuned": tuned,
+            "at_end": cell.at_end(tuned),
             "trials": {text: outcome and outcome.value for text, outcome in trials.items()},
             "values": {str(seed): outcome.value for seed, outcome in repeats.items() if outcome is not None},
             "mean": mean,

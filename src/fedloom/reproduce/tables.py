@@ -54,6 +54,8 @@ def notes(record: Record) -> list[str]:
             found.append(f"{cell['title']} failed: {cell['error']}")
         if cell["why"]:
             found.append(f"{cell['title']}: {cell['why']}")
+        if cell["at_end"]:
+            found.append(f"{cell['title']}: {_tuned(cell)} is an end of its grid, so a wider one might be better")
         if cell["published"] and cell["published"]["note"]:
             found.append(f"{cell['title']}, published: {cell['published']['note']}")
         if cell.get("stale"):
@@ -86,15 +88,16 @@ def rich_grid(grid: Grid) -> Table:
 
 
 def html_grid(grid: Grid) -> str:
-    """A table for the page."""
+    """A table for the page, with its title above."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in grid.columns)
     lines = "".join(
         f'<tr><th scope="row">{escape(name)}</th>{"".join(map(_html_word, line))}</tr>'
         for name, line in zip(grid.rows, grid.body, strict=True)
     )
     return (
+        f"<h3>{escape(grid.title)}</h3>"
         f'<div class="scroll" role="region" aria-label="{escape(grid.title)}" tabindex="0"><table class="results">'
-        f"<caption>{escape(grid.title)}</caption><thead><tr><td></td>{head}</tr></thead>"
+        f"<thead><tr><td></td>{head}</tr></thead>"
         f"<tbody>{lines}</tbody></table></div>"
     )
 
@@ -118,7 +121,7 @@ def _measure_text(record: Record) -> str:
     measure = record["measure"]
     metrics = {cell.get("measure", measure)["metric"] for cell in record["cells"]}
     metric = measure["metric"] if len(metrics) == 1 else measure["metric"].rpartition("/")[2]
-    unit = " in percent" if measure["scale"] == "percent" else ""
+    unit = "" if measure["scale"] == "plain" else f" in {measure['scale']}"
     last = f", mean of the last {measure['over']} evaluations" if measure["over"] > 1 else ""
     return f"{metric.capitalize()}{unit}{last}; mean ± standard deviation over repeats"
 
