@@ -170,3 +170,57 @@ def test_only_chooses_cells_by_a_part_of_their_name(write: Write, parts: Parts) 
     assert [cell.title for cell in plan.matching(["fedavg / iid"])] == ["FedAvg / iid"]
     with pytest.raises(ConfigError, match="no cell of 'digits' has 'fedsdg' in its name; did you mean 'FedSGD'"):
         plan.matching(["fedsdg"])
+
+
+TASKS = """
+[[run.task]]
+name = "low"
+classes = "first half"
+[[run.task]]
+name = "high"
+classes = "second half"
+"""
+
+
+def test_a_row_may_stand_in_some_columns_only(write: Write, parts: Parts) -> None:
+    columns = "".join(f'[[column]]\nname = "{name}"\n' for name in "ab")
+    rows = parts["row"] + '[[row]]\nname = "y"\ncolumns = ["b"]\n'
+    plan = Plan.read(write(parts["head"], columns, rows))
+    assert [cell.title for cell in plan.cells] == ["FedAvg / a", "FedAvg / b", "y / b"]
+    wrong = refusal(write(parts["head"], columns, rows.replace('["b"]', '["c"]')))
+    assert "row.1.columns" in wrong
+    assert "'c', which is no column" in wrong
+
+
+def test_a_row_or_column_that_reads_the_runs_of_another_has_its_settings_and_its_own_measure(
+    write: Write, parts: Parts
+) -> None:
+    columns = (
+        '[[column]]\nname = "a"\nrounds = 5\ntarget = 0.5\n'
+        '[[column]]\nname = "b"\nruns_of = "a"\nmeasure = { metric = "on high/accuracy" }\n'
+    )
+    rows = parts["row"] + 'published = { a = 1.0 }\n[[row]]\nname = "y"\nruns_of = "FedAvg"\nmeasure = { task = 1 }\n'
+    file = write(parts["head"], TASKS, columns, rows)
+    read_and_check(file)
+    cells = {cell.title: cell for cell in Plan.read(file).cells}
+    assert {str(cell.folder) for cell in cells.values()} == {"FedAvg/a"}
+    assert all(cell.settings.values["rounds"] == 5 for cell in cells.values())
+    last = cells["y / b"]
+    assert (last.measure.metric, last.measure.task, last.measure.scale) == ("on high/accuracy", 1, "percent")
+    assert (last.published, last.target) == (None, None)
+    assert cells["FedAvg / a"].measure == Plan.read(file).measure
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ('runs_of = "FedAvg"', "row.0.runs_of"),
+        ('runs_of = "nobody"', "is no row with runs of its own"),
+        ('measure = { metric = "on high/beauty" }', "has no metric 'beauty'"),
+        ('measure = { metric = "on third/accuracy" }', "is not evaluated; did you mean"),
+        ("measure = { task = 3 }", "task = 3 cannot be: FedAvg / iid has 2 tasks"),
+        ("measure = 7", "should be a table"),
+    ],
+)
+def test_measures_and_runs_that_cannot_be_are_refused(write: Write, parts: Parts, rows: str, said: str) -> None:
+    assert said in refusal(write(parts["head"], TASKS, parts["column"], parts["row"], rows + "\n"))

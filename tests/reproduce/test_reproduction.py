@@ -214,3 +214,26 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_values(write: Write, reprod
     rest, whole = reproduce(file, "killed"), reproduce(file, "whole")
     assert len(rest.done) == 2
     assert rest.cells["FedAvg / iid"]["values"] == whole.cells["FedAvg / iid"]["values"]
+
+
+def test_tasks_in_sequence_are_run_once_and_read_by_all_rows_that_show_them(
+    write: Write, reproduce: Reproduce, parts: Parts
+) -> None:
+    head = parts["head"].replace('metric = "accuracy"', 'metric = "on low/accuracy"')
+    tasks = "".join(
+        f'[[run.task]]\nname = "{name}"\nclasses = "{half} half"\n'
+        for name, half in (("low", "first"), ("high", "second"))
+    )
+    column = '[[column]]\nname = "new"\nruns_of = "iid"\nmeasure = { metric = "on high/accuracy" }\n'
+    rows = '[[row]]\nname = "before"\nruns_of = "FedAvg"\nmeasure = { task = 1 }\n' + parts["row"]
+    told = reproduce(write(head, tasks, parts["column"], column, rows), repeats=1)
+    assert len(told.done) == 1
+    matrix = json.loads(Path("out/FedAvg/iid/seed-0/matrix.json").read_text())["matrix"]
+    shown = {title: cell["values"]["0"] for title, cell in told.cells.items()}
+    assert shown == {
+        "before / iid": 100 * matrix[0][0],
+        "FedAvg / iid": 100 * matrix[1][0],
+        "before / new": 100 * matrix[0][1],
+        "FedAvg / new": 100 * matrix[1][1],
+    }
+    assert shown["before / iid"] > shown["FedAvg / iid"]  # it forgets

@@ -218,6 +218,7 @@ class Reproduction:
             "mean": mean,
             "std": std,
             "diverged": len(known) - sum(not outcome.diverged for outcome in known),
+            "measure": asdict(cell.measure),
             "published": None if cell.published is None else asdict(cell.published),
             "verdict": "not comparable" if hopeless and cell.published else verdict,
             "why": "it diverged with every point of the grid" if hopeless else why,

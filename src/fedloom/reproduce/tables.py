@@ -38,7 +38,7 @@ class Grid:
 
 def grids(record: Record) -> list[Grid]:
     """The values (beside the published ones), the way to the targets, and what was found by tuning."""
-    found = [_grid(record, _measure_text(record["measure"]), lambda cell: _value(cell, record))]
+    found = [_grid(record, _measure_text(record), lambda cell: _value(cell, record))]
     if any(cell["target"] for cell in record["cells"]):
         found.append(_grid(record, "Rounds and bytes (both ways) to the target", _target))
     if any(cell["tuned"] for cell in record["cells"]):
@@ -117,10 +117,13 @@ def _grid(record: Record, title: str, word: Any) -> Grid:
     return Grid(title, tuple(record["columns"]), tuple(record["rows"]), tuple(body))
 
 
-def _measure_text(measure: Record) -> str:
+def _measure_text(record: Record) -> str:
+    measure = record["measure"]
+    metrics = {cell.get("measure", measure)["metric"] for cell in record["cells"]}
+    metric = measure["metric"] if len(metrics) == 1 else measure["metric"].rpartition("/")[2]
     unit = "" if measure["scale"] == "plain" else f" in {measure['scale']}"
     last = f", mean of the last {measure['over']} evaluations" if measure["over"] > 1 else ""
-    return f"{measure['metric'].capitalize()}{unit}{last}; mean ± standard deviation over repeats"
+    return f"{metric.capitalize()}{unit}{last}; mean ± standard deviation over repeats"
 
 
 def _value(cell: Record, record: Record) -> Word:

@@ -1,0 +1,75 @@
+"""The tables of experiments that ship: what they are about can be read and, where the data are there, run."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedloom.experiment import Shelf
+from fedloom.reproduce import Plan
+from fedloom.reproduce.plan import check
+from fedloom.reproduce.shelf import shipped
+from real_data import real_data
+
+DATA = {
+    "d1-accuracy": ("fashion-mnist", "cifar10", "cifar100"),
+    "d1-forgetting": ("fashion-mnist", "cifar10", "cifar100"),
+    "d1-prior": ("cifar10",),
+    "d1-rho": ("cifar10", "cifar100"),
+    "d4-fedmeta": ("mnist", "cifar10"),
+    "optimisation": ("fashion-mnist",),
+}
+
+
+def read(name: str, quick: bool = False) -> Plan:
+    return Plan.read(shipped() / f"{name}.toml", quick=quick)
+
+
+def test_every_table_is_known_here() -> None:
+    assert sorted(path.stem for path in shipped().glob("*.toml")) == sorted(DATA)
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_every_run_of_a_table_can_be(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDLOOM_DATA", str(real_data(*DATA[name])))
+    for quick in (False, True):
+        plan = read(name, quick)
+        check(plan.cells, plan, [], Shelf())
+
+
+def test_d1_compares_every_published_number_but_those_of_another_run() -> None:
+    accuracy, forgetting = read("d1-accuracy"), read("d1-forgetting")
+    known = {cell.title: cell.published.value for cell in accuracy.cells if cell.published}
+    assert len(known) == 21
+    assert (known["ADMM-FedMeta / CIFAR-10"], known["FedAvg, 10 updates / CIFAR-100"]) == (74.61, 49.97)
+    apart = [cell.title for cell in forgetting.cells if cell.published and cell.published.not_comparable]
+    assert len([cell for cell in forgetting.cells if cell.published]) == 24
+    assert apart == ["Per-FedAvg / CIFAR-100, prior task", "Per-FedAvg / CIFAR-100, new task"]
+
+
+def test_the_matched_step_of_per_fedavg_is_that_of_admm_fedmeta() -> None:
+    settings = {cell.title: cell.settings.values for cell in read("d1-accuracy").cells}
+    for column in read("d1-accuracy").columns:
+        admm, matched = (settings[f"{row} / {column}"] for row in ("ADMM-FedMeta", "Per-FedAvg, step of ADMM-FedMeta"))
+        sources = 0.8 * admm["data"]["clients"]
+        assert matched["method"]["lr"] * sources * admm["method"]["rho"] == pytest.approx(1, abs=1e-8)
+
+
+def test_d1_has_the_sizes_that_the_authors_code_draws() -> None:
+    import random
+
+    drawn = []
+    for client in range(100):
+        random.seed(client)
+        drawn.append(2 * (10 + random.randint(0, 10)))
+    sizes = {cell.column: cell.settings.values["data"]["sizes"] for cell in read("d1-accuracy").cells}
+    assert sizes["CIFAR-100"] == drawn
+    assert sizes["CIFAR-10"] == sizes["Fashion-MNIST, random pairs"] == drawn[:50]
+
+
+def test_d4_has_the_sizes_that_the_reports_generators_draw() -> None:
+    sizes = {cell.column: cell.settings.values["data"]["sizes"] for cell in read("d4-fedmeta").cells}
+    totals = {name: [sum(pair) for pair in pairs] for name, pairs in sizes.items()}
+    assert (sum(totals["MNIST"]), max(totals["MNIST"]), min(totals["MNIST"])) == (70_000, 5_201, 137)
+    assert (sum(totals["CIFAR-10"]), max(totals["CIFAR-10"]), min(totals["CIFAR-10"])) == (52_497, 1_986, 506)
+    assert round(0.75 * max(totals["MNIST"]), -2) == 3_900
+    assert round(0.75 * max(totals["CIFAR-10"]), -2) == 1_500
