@@ -16,6 +16,7 @@ DATA = {
     "d1-prior": ("cifar10",),
     "d1-rho": ("cifar10", "cifar100"),
     "d4-fedmeta": ("mnist", "cifar10"),
+    "drift": (),
     "optimisation": ("fashion-mnist",),
 }
 

@@ -172,6 +172,18 @@ def test_only_chooses_cells_by_a_part_of_their_name(write: Write, parts: Parts) 
         plan.matching(["fedsdg"])
 
 
+def test_only_takes_the_name_of_a_row_or_column_as_just_that(write: Write, parts: Parts) -> None:
+    columns = '[[column]]\nname = "ten"\n[[column]]\nname = "ten more"\n'
+    rows = '[[row]]\nname = "FedAvg"\n[[row]]\nname = "FedAvg, twice"\n'
+    plan = Plan.read(write(parts["head"], columns, rows))
+    assert [cell.title for cell in plan.matching(["ten"])] == ["FedAvg / ten", "FedAvg, twice / ten"]
+    assert [cell.title for cell in plan.matching(["fedavg"])] == ["FedAvg / ten", "FedAvg / ten more"]
+    assert [cell.title for cell in plan.matching(["FedAvg / ten", "twice / ten m"])] == [
+        "FedAvg / ten",
+        "FedAvg, twice / ten more",
+    ]
+
+
 TASKS = """
 [[run.task]]
 name = "low"

@@ -29,7 +29,8 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="A small version, to see that it works.")] = False,
     repeats: Annotated[int | None, typer.Option(min=1, help="Seeds for each cell; else as the file says.")] = None,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Only cells with this in their name; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Only this row, column or cell, or part of a name; repeatable."),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder; else runs/reproduce-NAME.")] = None,
     record: Annotated[bool, typer.Option("--record", help="Keep the result beside the file, in results/.")] = False,

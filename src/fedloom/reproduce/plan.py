@@ -250,12 +250,19 @@ class Plan:
         return _Reader(Settings.read(file), file, quick, repeats).plan()
 
     def matching(self, texts: Sequence[str]) -> list[Cell]:
-        """The cells whose "row / column" has one of these texts in it; all of them without a text."""
-        for text in texts:
-            if not any(text.lower() in cell.title.lower() for cell in self.cells):
+        """The cells that the texts name, all of them without a text.
+
+        A text is the name of a row, of a column or of a cell ("row / column"), or else any part of a cell's name.
+        """
+        chosen = set[str]()
+        for text in map(str.lower, texts):
+            named = [c for c in self.cells if text in (c.row.lower(), c.column.lower(), c.title.lower())]
+            found = named or [cell for cell in self.cells if text in cell.title.lower()]
+            if not found:
                 known = [*self.rows, *self.columns]
                 raise ConfigError(f"--only: no cell of {self.name!r} has {text!r} in its name; {hint(text, known)}")
-        return [cell for cell in self.cells if not texts or any(text.lower() in cell.title.lower() for text in texts)]
+            chosen |= {cell.title for cell in found}
+        return [cell for cell in self.cells if not texts or cell.title in chosen]
 
 
 def point_text(point: Point) -> str:
