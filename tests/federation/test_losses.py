@@ -130,5 +130,8 @@ def test_a_loss_without_a_proximal_step_says_which_have_one() -> None:
         def slope(self, out: Tensor, y: Tensor) -> Tensor:
             return torch.ones_like(out)
 
+        def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
+            return torch.zeros_like(out)
+
     with pytest.raises(ConfigError, match="'odd' has no proximal step; choose one of cross-entropy, binary, hinge"):
         Odd().prox(torch.zeros(1, 1), torch.zeros(1, 1), 1.0)

@@ -28,7 +28,7 @@ from fedloom.conformance.problems import Known, logistic
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.rounds import Rounds
 from fedloom.engine.run import train
-from fedloom.errors import ConfigError
+from fedloom.errors import ConfigError, ModelError
 from fedloom.federation.meta import Meta
 from fedloom.federation.problem import Problem
 from fedloom.methods import ADMMFedMeta, ADMMMetaExact, Method, PerFedAvg
@@ -278,7 +278,7 @@ def test_a_prior_is_asked_for_where_it_counts_and_must_fit() -> None:
     problem = classification()
     with pytest.raises(ConfigError, match="give the run that made it"):
         start(problem, ADMMFedMeta(lambda_=1.0), evaluations=())
-    with pytest.raises(ConfigError, match=r"shape \(3,\), the model here has \(83,\)"):
+    with pytest.raises(ModelError, match=r"prior has shape \(3,\), but the model has 83 parameters"):
         start(problem, ADMMFedMeta(lambda_=1.0), evaluations=(), prior=torch.zeros(3))
     start(problem, ADMMFedMeta(), evaluations=())
     assert start(problem, ADMMFedMeta(), evaluations=(), prior=torch.ones(83)).context(0).prior is not None

@@ -216,6 +216,9 @@ def test_it_refuses_a_loss_without_a_proximal_step_and_names_those_that_have_one
         def slope(self, out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return 4 * (out - y).pow(3) / y.shape[-1]
 
+        def curve(self, out: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return 12 * (out - y).square() * v / y.shape[-1]
+
     known = vertical()
     problem = Problem(known.problem.data, known.problem.model, dtype=F64)
     problem.loss = Quartic()
