@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 from typer.testing import Result
 
 from fedloom.reproduce.shelf import shipped
@@ -119,11 +120,7 @@ def test_every_table_that_ships_can_be_read_also_its_quick_version() -> None:
 
 
 def test_the_wheel_has_the_tables(tmp_path: Path) -> None:
-    hatchling = pytest.importorskip("hatchling.builders.wheel", reason="the build backend is not installed")
-    root = shipped().parent
-    if not (root / "pyproject.toml").is_file():
-        pytest.skip("not in a repository")
-    copy = tmp_path / "copy"
+    root, copy = shipped().parent, tmp_path / "copy"
     shutil.copytree(root, copy, ignore=shutil.ignore_patterns(".venv", ".git", "runs", "tests", "docs", "site"))
-    (wheel,) = hatchling.WheelBuilder(str(copy)).build(directory=str(tmp_path), versions=["standard"])
+    (wheel,) = WheelBuilder(str(copy)).build(directory=str(tmp_path), versions=["standard"])
     assert "fedloom/experiments/optimisation.toml" in zipfile.ZipFile(wheel).namelist()

@@ -170,4 +170,5 @@ def test_a_server_optimiser_beside_clients_that_step_alone_is_refused() -> None:
 def test_independent_episodes_need_no_support() -> None:
     problem = make_problem("linear", sizes=SIZES)
     bad = Problem(without(problem.data, "support", 2), problem.model)
-    run(bad, PerFedAvg(episodes="independent", batch=2, steps=2), 2, evaluations=())
+    engine = run(bad, PerFedAvg(episodes="independent", batch=2, steps=2), 2, evaluations=())
+    assert not torch.equal(engine.theta(), engine.theta0)

@@ -33,7 +33,20 @@ Correction = Literal["adam", "flower"]
 
 
 @dataclass(frozen=True)
-class ServerOptimised(LocalTraining):
+class ClientOptimised(LocalTraining):
+    """The clients' half: each trains from the common model and sends by how much it moved."""
+
+    def broadcast(self, state: State, clients: Tensor) -> Message:
+        return {"x": state["x"]}
+
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        x = received["x"]
+        y, _ = self.train(device, x)  # ClientOpt
+        return {"dx": y - x}, memory  # Δ_i
+
+
+@dataclass(frozen=True)
+class ServerOptimised(ClientOptimised):
     """Clients train as in FedAvg; the server's optimiser makes its step from the mean of their moves."""
 
     server_lr: Rate = 1.0
@@ -51,14 +64,6 @@ class ServerOptimised(LocalTraining):
 
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0, **self.slots(ctx.theta0)}
-
-    def broadcast(self, state: State, clients: Tensor) -> Message:
-        return {"x": state["x"]}
-
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        x = received["x"]
-        y, _ = self.train(device, x)  # ClientOpt
-        return {"dx": y - x}, memory  # Δ_i
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         mean = replies.mean("dx", self.weighting)  # Σ w_i Δ_i
@@ -225,7 +230,7 @@ class ServerChoice(Method):
 
 
 @dataclass(frozen=True)
-class FedOpt(ServerChoice, LocalTraining):
+class FedOpt(ServerChoice, ClientOptimised):
     """Algorithm 1: any optimiser of the clients with any optimiser of the server.
 
     What is left open is as in the method of that name. With the server's SGD and η = 1 it is FedAvg, bit by bit.
@@ -238,14 +243,6 @@ class FedOpt(ServerChoice, LocalTraining):
 
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0, **self.chosen().slots(ctx.theta0)}
-
-    def broadcast(self, state: State, clients: Tensor) -> Message:
-        return {"x": state["x"]}
-
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        x = received["x"]
-        y, _ = self.train(device, x)  # ClientOpt
-        return {"dx": y - x}, memory  # Δ_i
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         chosen, mean = self.chosen(), replies.mean("dx", self.weighting)  # Σ w_i Δ_i
