@@ -176,3 +176,12 @@ def steps_of(
         whole, rest = np.divmod(rows, np.maximum(sizes, 1))
         count = np.minimum(count, whole * per_epoch + (0 if batch is None else rest // batch))
     return np.where(sizes > 0, np.maximum(count, 1), 0)
+
+
+def evaluations_of(sizes: Ints, batch: int | None, steps: Ints) -> Ints:
+    """Rows that are visited in so many steps."""
+    if batch is None:
+        return sizes * steps
+    epochs, rest = np.divmod(steps, np.maximum(-(-sizes // batch), 1))
+    visited: Ints = epochs * sizes + rest * batch
+    return visited

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedloom.federation import parties
-from fedloom.federation.batches import Plan, Rows, Step, steps_of
+from fedloom.federation.batches import Plan, Rows, Step, evaluations_of, steps_of
 from fedloom.federation.kernels import Affine
 from fedloom.federation.meta import Meta, adapted, meta_gradient, meta_steps
 from fedloom.federation.optimisers import Optimiser
@@ -48,6 +48,8 @@ class Device:
         stacked: bool = True,
         effort: Floats | None = None,
         budget: Floats | None = None,
+        delay: Floats | None = None,
+        round: int | None = None,
     ) -> None:
         self.problem = problem
         self.clients = clients
@@ -55,15 +57,13 @@ class Device:
         self.stacked = stacked
         self.effort = effort
         self.budget = budget
+        self._delay = delay
+        self.round = draw.round if round is None else round
+        """The round that is under way, 0, 1, …; step sizes that change by the round go by it."""
         self.evaluations = np.zeros(len(clients), dtype=np.int64)
         """Gradient evaluations of single rows so far, of each client."""
         self.step = 0
         """The local step that is under way, for error messages."""
-
-    @property
-    def round(self) -> int:
-        """The round that is under way, 0, 1, …"""
-        return self.draw.round
 
     def sizes(self, split: str = "train") -> npt.NDArray[np.int64]:
         """How many rows each client has."""
@@ -75,6 +75,12 @@ class Device:
     def n(self) -> Tensor:
         """The number of training rows, shaped to broadcast against vectors."""
         return self.count()
+
+    @property
+    def delay(self) -> Tensor:
+        """Seconds that the network takes for each client's messages this time, shaped to broadcast against vectors."""
+        delay = np.zeros(len(self.clients)) if self._delay is None else self._delay
+        return self._column(delay)
 
     def count(self, split: str = "train") -> Tensor:
         """The number of rows in a split, shaped to broadcast against vectors."""
@@ -236,7 +242,7 @@ class Device:
                 walk.plain(plan)
             else:
                 walk.free(plan, optimiser, direction)
-        self.evaluations += _evaluations(sizes, batch, count)
+        self.evaluations += evaluations_of(sizes, batch, count)
         y = torch.empty_like(y).index_copy_(0, order, y) if sort else y if self.problem.kernel.stacks else y.clone()
         return (y if self.stacked else y[0]), self._column(count)
 
@@ -285,6 +291,7 @@ class Device:
                 self.draw,
                 effort=None if self.effort is None else self.effort[i : i + 1],
                 budget=None if self.budget is None else self.budget[i : i + 1],
+                round=self.round,
             )
 
             def own(value: Any, i: int = i) -> Any:
@@ -370,7 +377,7 @@ class Device:
             y.index_select(0, flat).view(*rows.shape, *y.shape[1:]),
         )
 
-    def _column(self, values: npt.NDArray[np.int64]) -> Tensor:
+    def _column(self, values: npt.NDArray[np.int64] | Floats) -> Tensor:
         column = torch.from_numpy(values).to(self.problem.dtype)
         return column[:, None] if self.stacked else column[0]
 
@@ -386,6 +393,8 @@ class _Walk:
         pull: tuple[float | Tensor, Vector] | None,
         shift: Vector | None,
     ) -> None:
+        if pull is not None and isinstance(pull[0], Tensor) and pull[0].dim() == 0:
+            pull = (float(pull[0]), pull[1])
         self.device, self.y, self.lr, self.pull, self.shift = device, y, lr, pull, shift
         self.last: tuple[Step, Tensor, Tensor] | None = None
 
@@ -456,15 +465,3 @@ def _plus(total: Vector | None, who: slice, part: Vector, clients: int) -> Vecto
         total = part.new_zeros(clients, part.shape[1])
     total[who] += part
     return total
-
-
-def _evaluations(
-    sizes: npt.NDArray[np.int64], batch: int | None, steps: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Rows that were visited in so many steps."""
-    if batch is None:
-        return sizes * steps
-    per_epoch = np.maximum(-(-sizes // batch), 1)
-    epochs, rest = np.divmod(steps, per_epoch)
-    visited: npt.NDArray[np.int64] = epochs * sizes + rest * batch
-    return visited

@@ -86,11 +86,14 @@ class Problem:
         *,
         effort: npt.NDArray[np.float64] | None = None,
         budget: npt.NDArray[np.float64] | None = None,
+        delay: npt.NDArray[np.float64] | None = None,
+        round: int | None = None,
     ) -> Device:
         """One client (an int), or a stack of clients (an array of ids)."""
         ids = np.atleast_1d(np.asarray(clients, dtype=np.int64))
         draw = draw if draw is not None else Draw(0)
-        return Device(self, ids, draw, stacked=np.ndim(clients) > 0, effort=effort, budget=budget)
+        stacked = np.ndim(clients) > 0
+        return Device(self, ids, draw, stacked=stacked, effort=effort, budget=budget, delay=delay, round=round)
 
     def stack_size(self, batch: int | None) -> int:
         """How many clients to compute together: a function of model, data and method alone, never of the machine."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -26,6 +26,9 @@ class Replies(Mapping[str, Tensor]):
     sizes: Tensor
     """How many rows each client trained on."""
     columns: dict[str, Tensor]
+    staleness: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
+    """t − τ: how many steps the server took since each client fetched its model, one number a reply; 0 in a round,
+    where all answer what they were just sent."""
 
     def __getitem__(self, key: str) -> Tensor:
         return self.columns[key]

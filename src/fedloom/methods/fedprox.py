@@ -46,8 +46,10 @@ class FedProx(LocalTraining):
 
     def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x = received["x"]
-        mu = float(received["mu"]) if self.adaptive else self.mu
-        y, _ = self.train(device, x, pull=(mu, x) if mu > 0 else None)  # line 5: ≈ argmin f_k(w) + μ/2‖w − wᵗ‖²
+        mu = received["mu"].to(x.dtype) if self.adaptive else self.mu
+        y, _ = self.train(
+            device, x, pull=(mu, x) if self.adaptive or self.mu > 0 else None
+        )  # line 5: ≈ argmin f_k(w) + μ/2‖w − wᵗ‖²
         reply = {"dx": y - x}
         if self.adaptive:
             reply["loss"] = device.loss(x).detach()

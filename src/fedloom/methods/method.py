@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_origin, get_type_hints
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from fedloom.errors import ConfigError
@@ -17,16 +19,19 @@ from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
 from fedloom.types import Memory, Message, State, Vector
 
+Ints = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, eq=False)
 class Context:
     """What a server knows without being told: the round, the clients, the model, and its own randomness."""
 
     round: int
+    """t: how many steps the server has taken."""
     clients: int
     """N: how many clients can take part."""
     sizes: Tensor
-    """Training rows of every client, by id."""
+    """Training rows of every client, by id, as the server was last told."""
     slices: dict[str, Slice]
     theta0: Vector
     draw: Draw
@@ -46,7 +51,8 @@ class Method(ABC):
     byte counts, channels, executors and deployment work for every method without knowing it.
 
     Vectors have shape (..., n). A leading axis, when there is one, is a stack of clients: arithmetic broadcasts over
-    it, and a method cannot tell.
+    it, and a method cannot tell. Where clients of a stack fetched different states of the server, so has everything
+    that they received; a number that was broadcast is then a column of shape (clients, 1).
     """
 
     layout: ClassVar[Literal["rows", "features", "pooled"]] = "rows"
@@ -56,6 +62,12 @@ class Method(ABC):
     """Rounds of an experiment that does not say how many."""
     usual_dtype: ClassVar[Literal["float32", "float64"]] = "float32"
     """The numbers of an experiment that does not say which."""
+    usual_schedule: ClassVar[Literal["rounds", "async"]] = "rounds"
+    """Whether an experiment that does not say so waits for all who were asked, or takes replies as they arrive."""
+    usual_buffer: ClassVar[int] = 1
+    """Replies that the server of such an asynchronous experiment gathers for a step."""
+    needs_rounds: ClassVar[str | None] = None
+    """Why its server cannot take replies that were made from different states of its own; None: it can."""
     reduce: ClassVar[Literal["sum", "each"]] = "sum"
     """"sum": the server needs only weighted sums of the replies; "each": it looks at single replies."""
     exact: ClassVar[bool] = False
@@ -129,6 +141,13 @@ class Method(ABC):
     def done(self, state: State) -> bool:
         """Whether the method has converged, as it judges itself; the run then ends early. Default: never."""
         return False
+
+    def work(self, rows: Ints) -> Ints | None:
+        """Gradient evaluations of single rows that clients with so many rows do when asked; None: known only then.
+
+        A simulation that knows when a client will be ready can compute many clients ahead of its clock.
+        """
+        return None
 
     @property
     def needs_prior(self) -> bool:

@@ -7,10 +7,11 @@ from typing import Literal
 
 from torch import Tensor
 
+from fedloom.federation.batches import evaluations_of, steps_of
 from fedloom.federation.device import Device
 from fedloom.federation.optimisers import local_optimiser
 from fedloom.federation.schedules import Rate, rate_at
-from fedloom.methods.method import Method
+from fedloom.methods.method import Ints, Method
 from fedloom.types import Count, Vector
 
 
@@ -29,12 +30,20 @@ class LocalTraining(Method):
     optimiser: Literal["sgd", "momentum", "adam"] = "sgd"
     """The client's optimiser, started afresh each round."""
 
+    def work(self, rows: Ints) -> Ints | None:
+        return evaluations_of(rows, self.batch, steps_of(rows, self.batch, self.epochs, self.steps, None, None))
+
     def rate(self, device: Device) -> float:
         """η in this round."""
         return rate_at(self.lr, device.round)
 
     def train(
-        self, device: Device, x: Vector, *, pull: tuple[float, Vector] | None = None, shift: Vector | None = None
+        self,
+        device: Device,
+        x: Vector,
+        *,
+        pull: tuple[float | Tensor, Vector] | None = None,
+        shift: Vector | None = None,
     ) -> tuple[Vector, Tensor]:
         """The client's model after its local steps from x, and the number of these steps."""
         lr, rule = self.rate(device), local_optimiser(self.optimiser)
