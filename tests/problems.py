@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.channel import Channel
-from fedloom.engine.rounds import Rounds, Setting
+from fedloom.engine.rounds import Rounds
 from fedloom.engine.selection import All
+from fedloom.engine.setting import Setting
 from fedloom.engine.store import MemoryStore
 from fedloom.execution import Executor, Serial
 from fedloom.federation.batches import Plan

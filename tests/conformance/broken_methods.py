@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from conformance.own_methods import Controlled
-from fedloom.engine.rounds import Rounds, Row
+from fedloom.engine.engine import Row
+from fedloom.engine.rounds import Rounds
 from fedloom.federation.device import Device
 from fedloom.federation.replies import Replies
 from fedloom.methods import Central, FedAvg, FedSGD, Local

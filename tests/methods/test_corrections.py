@@ -12,9 +12,10 @@ from fedloom.conformance import quadratics
 from fedloom.conformance.problems import classification
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import Distribution, Fleet
-from fedloom.engine.rounds import Rounds, Setting
+from fedloom.engine.rounds import Rounds
 from fedloom.engine.run import train
 from fedloom.engine.selection import All, Selection, Uniform
+from fedloom.engine.setting import Setting
 from fedloom.engine.store import MemoryStore
 from fedloom.execution import Serial
 from fedloom.federation.problem import Problem

@@ -12,8 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedloom.engine.rounds import Clocks, Row, Setting
+from fedloom.engine.engine import Clocks, Row
 from fedloom.engine.selection import All
+from fedloom.engine.setting import Setting
 from fedloom.engine.store import MemoryStore
 from fedloom.execution import Executor, Serial
 from fedloom.federation.device import Device

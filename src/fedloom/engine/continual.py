@@ -14,15 +14,17 @@ from typing import Any, Literal
 
 from fedloom import __version__
 from fedloom.channel import Channel
+from fedloom.engine.engine import Clocks
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.folder import CONFIG, HISTORY, MATRIX, SUMMARY, TASK, RunFolder, theta_sha256
 from fedloom.engine.history import History, Row
 from fedloom.engine.matrix import TaskMatrix
-from fedloom.engine.rounds import Clocks, Rounds, Setting
+from fedloom.engine.rounds import Rounds
 from fedloom.engine.run import Interrupted, Progress, Run, evaluations_of, train
 from fedloom.engine.saved import SavedModel, refuse_other_model, saved_model, shapes_of
 from fedloom.engine.selection import All
+from fedloom.engine.setting import Setting
 from fedloom.engine.store import MemoryStore
 from fedloom.errors import ConfigError, RunError
 from fedloom.execution import Serial, one_thread

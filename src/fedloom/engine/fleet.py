@@ -126,15 +126,23 @@ class Fleet:
         slow = draw.uniform("straggler", clients, 2)
         return np.where(slow[:, 0] < self.stragglers, 0.1 + 0.9 * slow[:, 1], 1.0)
 
-    def budget(self, clients: Ints, seed: int, down: int, up: int, round: int = 0) -> Floats | None:
+    @property
+    def instant(self) -> bool:
+        """Whether messages take no time."""
+        return all(
+            how.kind == "constant" and how.a in (0.0, math.inf)
+            for how in (self.delay_down, self.delay_up, self.bandwidth_down, self.bandwidth_up)
+        )
+
+    def budget(self, clients: Ints, seed: int, down: int | Ints, up: int | Ints, round: int = 0) -> Floats | None:
         """Gradient evaluations that fit before the deadline; None: no limit. ``up`` estimates the reply's bytes."""
         if self.deadline is None or self.late == "drop":
             return None
-        spare = self.deadline - self.travel(clients, seed, down, np.full(len(clients), up))
+        spare = self.deadline - self.travel(clients, seed, down, up, round)
         speed = self.pace(clients, seed, round)
         return np.where(np.isinf(speed), np.inf, np.maximum(spare, 0.0) * np.where(np.isinf(speed), 1.0, speed))
 
-    def travel(self, clients: Ints, seed: int, down: int, up: Ints) -> Floats:
+    def travel(self, clients: Ints, seed: int, down: int | Ints, up: int | Ints, round: int = 0) -> Floats:
         """Seconds that a client's two messages take."""
         fixed = Draw(seed)
         there = self.delay_down.of(fixed, "delay_down", clients) + down / self.bandwidth_down.of(fixed, "down", clients)
@@ -147,9 +155,11 @@ class Fleet:
             return speed
         return np.asarray(speed * np.exp(self.jitter * Draw(seed, round).normal("jitter", clients, 1)[:, 0]))
 
-    def seconds(self, clients: Ints, seed: int, down: int, up: Ints, evaluations: Ints, round: int = 0) -> Floats:
+    def seconds(
+        self, clients: Ints, seed: int, down: int | Ints, up: int | Ints, evaluations: Ints, round: int = 0
+    ) -> Floats:
         """Seconds from the start of the round until each client's reply is there."""
-        return self.travel(clients, seed, down, up) + evaluations / self.pace(clients, seed, round)
+        return self.travel(clients, seed, down, up, round) + evaluations / self.pace(clients, seed, round)
 
     def fates(self, clients: Ints, seconds: Floats, draw: Draw) -> dict[str, npt.NDArray[np.bool_]]:
         """What became of each client: dropped, lost, late, or accepted."""

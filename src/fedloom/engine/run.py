@@ -20,8 +20,9 @@ from fedloom.engine.fleet import Fleet
 from fedloom.engine.folder import CONFIG, DATA, HISTORY, SUMMARY, RunFolder, theta_sha256
 from fedloom.engine.history import History, Row
 from fedloom.engine.matrix import TaskMatrix
-from fedloom.engine.rounds import Clocks, Rounds, Setting
+from fedloom.engine.rounds import Rounds
 from fedloom.engine.selection import All, Selection, Uniform
+from fedloom.engine.setting import Setting
 from fedloom.engine.store import MemoryStore
 from fedloom.errors import FedloomError, RunError
 from fedloom.execution import Executor, executor_for, one_thread
@@ -176,9 +177,7 @@ class _Walk:
             self._record({**asdict(self.engine.clocks)})
             self._save()
             return
-        self.engine.state = saved.groups["state"]
-        self.engine.clocks = Clocks(**saved.meta["clocks"])
-        self.engine.reply_bytes = saved.meta["reply_bytes"]
+        self.engine.restore(saved.groups, saved.meta)
         self.wall_before = self.engine.clocks.wall_seconds
         self.history.truncate(self.engine.clocks.round)
 
@@ -239,14 +238,14 @@ class _Walk:
             return
         engine = self.engine
         self.history.flush()
-        groups = {"state": engine.state, "memory": engine.store.commit()}
+        groups, meta = engine.snapshot()
+        groups["memory"] = engine.store.commit()
         theta = engine.theta()
         key = next((key for key, value in engine.state.items() if value is theta), None)
         if key is None:  # a model that is computed from the state, which only the method's code could do again
             groups["model"] = {"theta": theta}
         shapes = {name: list(piece.shape) for name, piece in engine.problem.model.slices.items()}
-        meta = {"clocks": asdict(engine.clocks), "reply_bytes": engine.reply_bytes, "theta": key, "shapes": shapes}
-        checkpoint.save_latest(self.folder.path, groups, meta)
+        checkpoint.save_latest(self.folder.path, groups, meta | {"theta": key, "shapes": shapes})
         engine.store.landed()
         self.saved_at = time.monotonic()
 

@@ -60,8 +60,9 @@ class Worker:
 
     def _client(self, shared: Message, task: Task) -> Result:
         ids = task["clients"]
-        draw = Draw(self.seed, task["round"])
-        device = self.problem.device(ids, draw, effort=task.get("effort"), budget=task.get("budget"))
+        draw = Draw(self.seed, task["turn"])
+        circumstances = {key: task.get(key) for key in ("effort", "budget", "delay", "round")}
+        device = self.problem.device(ids, draw, **circumstances)
         received = {**shared, **task.get("unicast", {})}
         task["device"] = device
         reply, memory = self.method.client(device, received, self._memory(device, received, task))
@@ -189,7 +190,7 @@ def _finite(rows: Tensor) -> Tensor:
 def _one(task: Task, i: int) -> Task:
     """The same task for the i-th client of the stack alone."""
     own = {**task, "clients": task["clients"][i : i + 1]}
-    for key in ("effort", "budget"):
+    for key in ("effort", "budget", "delay"):
         if key in task:
             own[key] = task[key][i : i + 1]
     if "unicast" in task:

@@ -13,9 +13,9 @@ import torch
 from fedloom.data import Table
 from fedloom.engine import toml
 from fedloom.engine.folder import CONFIG, SUMMARY
-from fedloom.engine.rounds import check_layout
 from fedloom.engine.run import Progress, Run, train
 from fedloom.engine.saved import SavedModel, saved_model
+from fedloom.engine.setting import check_layout
 from fedloom.errors import RunError
 from fedloom.experiment.data import read_data
 from fedloom.experiment.faults import Faults, about

@@ -1,0 +1,353 @@
+"""The asynchronous schedule: replies are taken as they arrive, in the order of a simulated clock.
+
+A client has one job at a time: it fetches, works, replies. What it does depends only on what it fetched, so the jobs
+that wait to be computed are computed together, in stacks and in parallel, as soon as the clock could reach the first of
+them (a wave), and delivered when their time has come. Who computes with whom follows from the clock alone, so the
+result depends neither on the executor nor on the machine.
+
+What happens at one instant happens in this order: replies arrive, in order of client id, and the server takes a step
+whenever its buffer is full; clients come back; free places are filled, so whoever fetches sees all of that.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.engine.engine import FATES, Call, Engine, Floats, Groups, Ints, Outcome, Row
+from fedloom.engine.selection import Uniform
+from fedloom.engine.setting import Setting
+from fedloom.engine.store import MemoryStore
+from fedloom.errors import ClientError
+from fedloom.execution import Executor
+from fedloom.execution.worker import Result
+from fedloom.federation.randomness import Draw
+from fedloom.federation.replies import Replies
+from fedloom.methods import name_of
+from fedloom.types import Memory, Message
+
+_SHOWN = 24  # clients whose jobs are kept in the history, for the picture of the fleet
+_BLOCK = 256  # random numbers that are drawn at a time
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One client's work, from the fetch to the reply."""
+
+    client: int
+    started: float
+    version: int
+    """Steps of the server when it fetched."""
+    down: int
+    received: Message | None = None
+    """What it fetched; None once it is computed."""
+    own: Message | None = None
+    ends: float = math.inf
+    """When its reply is there, or was due; at first the earliest time at which that could be."""
+    fate: str = ""
+    up: int = 0
+    evaluations: int = 0
+    sent: Message | None = None
+    memory: Memory | None = None
+
+    def __lt__(self, other: Job) -> bool:
+        return (self.ends, self.client) < (other.ends, other.client)
+
+
+class Arrivals(Engine):
+    """The server takes a step for every reply, or for every ``buffer`` of them; ``concurrency`` clients work at a time.
+
+    A round is when as many jobs have ended, whatever became of them, as clients work at a time: the same work as a
+    round of the synchronous schedule with as many clients.
+    """
+
+    def __init__(self, setting: Setting, executor: Executor, store: MemoryStore) -> None:
+        super().__init__(setting, executor, store)
+        everybody = len(self.candidates)
+        self.concurrency = min(getattr(setting.select, "count", everybody), everybody)
+        self.buffer_size = setting.buffer
+        self.idle: list[int] = self.candidates.tolist()
+        self.waiting: list[Job] = []
+        """Jobs that are still to be computed, which is done in the next wave."""
+        self.earliest = math.inf
+        """When the first of these could end."""
+        self.flight: list[Job] = []
+        """Computed jobs, a heap by the time of their end."""
+        self.buffer: list[Job] = []
+        self.wave = 0
+        self.picks = 0
+        self._promise = setting.method.work(self.sizes.numpy()) if self._keeps_promises() else None
+        self._numbers = np.empty(0)
+        self._shown = set(self.candidates[:_SHOWN].tolist())
+
+    def step(self) -> Row:
+        """As many ended jobs as clients work at a time."""
+        started = time.perf_counter()
+        tally = _Tally()
+        if not self.flight and not self.waiting:
+            self._fill()
+        while tally.ended < self.concurrency:
+            if not self.flight or self.earliest <= self.flight[0].ends:
+                tally.failures += self._compute()
+            self._instant(tally)
+        return self._record(tally, started)
+
+    def _instant(self, tally: _Tally) -> None:
+        """All that happens at the next moment at which something happens."""
+        now = self.clocks.simulated_seconds = self.flight[0].ends
+        remembered: list[Job] = []
+        while self.flight and self.flight[0].ends == now:
+            job = heapq.heappop(self.flight)
+            tally.add(job, self.clocks.server_steps, job.client in self._shown)
+            self.idle.append(job.client)
+            if job.fate == "accepted":
+                remembered.append(job)
+                self.buffer.append(job)
+                if len(self.buffer) == self.buffer_size:
+                    self._update()
+        if any(job.memory for job in remembered):
+            memories = [job.memory or {} for job in remembered]
+            self.keep(np.array([job.client for job in remembered]), _columns(memories))
+        self._fill()
+
+    def _update(self) -> None:
+        """The server's step on the replies in its buffer."""
+        jobs = sorted(self.buffer, key=lambda job: job.client)
+        self.buffer = []
+        ids = torch.tensor([job.client for job in jobs])
+        staleness = torch.tensor([self.clocks.server_steps - job.version for job in jobs])
+        replies = Replies(ids, self.sizes[ids], _columns([job.sent or {} for job in jobs]), staleness)
+        self.state = self.setting.method.server(self.state, replies, self.context(self.clocks.server_steps))
+        self.clocks.server_steps += 1
+
+    def _fill(self) -> None:
+        """Idle clients fetch as long as there are free places."""
+        free = self.concurrency - len(self.flight) - len(self.waiting)
+        if free <= 0 or not self.idle:
+            return
+        clients = self._choose(free)
+        if len(clients) == 0:
+            return
+        call = self.call(clients, self.wave)
+        now = self.clocks.simulated_seconds
+        ends = now + self._least(call)
+        for i, client in enumerate(clients.tolist()):
+            own = {key: value[i] for key, value in call.own.items()}
+            job = Job(client, now, self.clocks.server_steps, int(call.down[i]), call.received, own, float(ends[i]))
+            self.waiting.append(job)
+        self.earliest = min(self.earliest, float(ends.min()))
+
+    def _choose(self, free: int) -> Ints:
+        """Who fetches next: up to so many idle clients, in order of client id; they are idle no longer."""
+        idle, out = self._reachable()
+        count = min(free, len(idle))
+        if count == len(idle):
+            chosen, idle = idle, []
+        elif isinstance(self.setting.select, Uniform):
+            chosen = []
+            for _ in range(count):  # a swap with the last one: no list is ever copied
+                at = int(self._uniform() * len(idle))
+                idle[at], idle[-1] = idle[-1], idle[at]
+                chosen.append(idle.pop())
+        else:
+            chosen = self._by_rule(idle, count)
+            idle = [client for client in idle if client not in set(chosen)]
+        self.idle = idle + out if out else idle
+        return np.sort(np.array(chosen, dtype=np.int64))
+
+    def _by_rule(self, idle: list[int], count: int) -> list[int]:
+        """So many of the idle ones by the selection's own rule."""
+        select = self.setting.select
+        ctx = replace(self.context(self.clocks.server_steps), draw=Draw(self.setting.seed, self.picks))
+        self.picks += 1
+        rule = replace(select, count=count) if hasattr(select, "count") else select  # type: ignore[type-var]
+        chosen: list[int] = rule.pick(np.sort(np.array(idle)), ctx)[:count].tolist()
+        return chosen
+
+    def _reachable(self) -> tuple[list[int], list[int]]:
+        """Who of the idle ones can be reached in this wave, and who cannot."""
+        if self.fleet.unavailable == 0:
+            return self.idle, []
+        while True:
+            reached = set(self.fleet.reachable(np.array(self.idle), Draw(self.setting.seed, self.wave)).tolist())
+            if reached or self.flight or self.waiting:
+                break
+            self.wave += 1  # nobody else is at work: the server tries again
+        return [i for i in self.idle if i in reached], [i for i in self.idle if i not in reached]
+
+    def _uniform(self) -> float:
+        """The next random number of the server's choices."""
+        block, at = divmod(self.picks, _BLOCK)
+        if at == 0 or len(self._numbers) == 0:
+            self._numbers = Draw(self.setting.seed, block).uniform("next client", 0, _BLOCK)
+        self.picks += 1
+        return float(self._numbers[at])
+
+    def _keeps_promises(self) -> bool:
+        """Whether what clients do is what the method says beforehand: nobody is cut short."""
+        return self.fleet.stragglers == 0 and (self.fleet.deadline is None or self.fleet.late == "drop")
+
+    def _least(self, call: Call) -> Floats:
+        """Seconds that the jobs take at the least, as far as it is known before they are computed."""
+        fleet, seed = self.fleet, self.setting.seed
+        work = np.zeros_like(call.clients) if self._promise is None else self._promise[call.clients]
+        if fleet.instant and math.isinf(fleet.speed.a):
+            return np.zeros(len(call.clients))
+        least = fleet.seconds(call.clients, seed, call.down, 0, work, call.turn)
+        if fleet.deadline is not None:
+            least = np.minimum(least, fleet.deadline)
+        return least * (1 - 1e-9)  # sums of the same terms in another order must not be below it
+
+    def _compute(self) -> list[str]:
+        """The wave: everything that waits is computed; gives the failures that the run goes on with."""
+        jobs = sorted(self.waiting, key=lambda job: job.client)
+        self.waiting, self.earliest = [], math.inf
+        call = _together(jobs, self.wave)
+        failures: list[str] = []
+        for _, stack, result in self.ask("client", call):
+            outcome = self.judge(call, stack, result)
+            failures += result.get("failures", [])
+            self._computed([jobs[place] for place in stack.tolist()], result, outcome)
+        self.reply_bytes = max((job.up for job in jobs), default=0)
+        self.wave += 1
+        return failures
+
+    def _computed(self, jobs: list[Job], result: Result, outcome: Outcome) -> None:
+        """A stack's results, each with its job until that ends. What executors give is overwritten, so it is copied."""
+        sent = {key: value.clone() for key, value in result["sent"].items()}
+        memory = {key: value.clone() for key, value in outcome.memory.items()}
+        limit = math.inf if self.fleet.deadline is None else self.fleet.deadline  # after that nobody waits for it
+        places = dict(zip(outcome.kept.tolist(), range(len(outcome.kept)), strict=True))
+        for i, job in enumerate(jobs):
+            job.ends = self._kept_promise(job, job.started + min(float(outcome.seconds[i]), limit))
+            job.fate = next(fate for fate in FATES if outcome.fates[fate][i])
+            job.up, job.evaluations = int(outcome.up[i]), int(result["evaluations"][i])
+            job.received = job.own = None
+            if i in places:
+                job.sent = {key: value[i] for key, value in sent.items()}
+                job.memory = {key: value[places[i]] for key, value in memory.items()}
+            heapq.heappush(self.flight, job)
+
+    def _kept_promise(self, job: Job, ends: float) -> float:
+        """When it really ends; the clock may have passed that time if the client did less than the method said."""
+        if ends < job.ends:
+            raise ClientError(
+                f"client {self.problem.data.label(job.client)} did less than {name_of(self.setting.method)}.work says; "
+                "make work return what the client really does, or None"
+            )
+        return ends
+
+    def _record(self, tally: _Tally, started: float) -> Row:
+        clocks = self.clocks
+        clocks.round += 1
+        clocks.bytes_up += tally.up
+        clocks.bytes_down += tally.down
+        clocks.gradient_evaluations += tally.evaluations
+        clocks.wall_seconds += time.perf_counter() - started
+        row: Row = {**asdict(clocks), "selected": tally.ended, **tally.fates}
+        row["staleness"] = {"mean": tally.staleness / max(tally.fates["accepted"], 1), "max": tally.oldest}
+        if self.clocks.simulated_seconds > 0:
+            row["jobs"] = tally.jobs
+        return row | {"failures": tally.failures} if tally.failures else row
+
+    def snapshot(self) -> tuple[Groups, dict[str, Any]]:
+        groups, meta = super().snapshot()
+        jobs = [*self.waiting, *sorted(self.flight), *self.buffer]
+        counts = [len(self.waiting), len(self.flight), len(self.buffer)]
+        meta["flight"] = {
+            "counts": counts,
+            "wave": self.wave,
+            "picks": self.picks,
+            "idle": self.idle,
+            "jobs": [
+                [job.client, job.started, job.version, job.down, job.ends, job.fate, job.up, job.evaluations]
+                for job in jobs
+            ],
+        }
+        groups["flight"] = {}
+        for number, job in enumerate(jobs):
+            parts = {"own": job.own, "sent": job.sent, "memory": job.memory}
+            for part, message in parts.items():
+                groups["flight"] |= {f"{number}/{part}/{key}": value for key, value in (message or {}).items()}
+        for version, message in {job.version: job.received for job in self.waiting}.items():
+            groups["flight"] |= {f"fetched/{version}/{key}": value for key, value in (message or {}).items()}
+        return groups, meta
+
+    def restore(self, groups: Groups, meta: dict[str, Any]) -> None:
+        super().restore(groups, meta)
+        saved, kept = meta["flight"], groups.get("flight", {})
+        self.wave, self.picks, self.idle = saved["wave"], saved["picks"], saved["idle"]
+        if self.picks % _BLOCK:
+            self._numbers = Draw(self.setting.seed, self.picks // _BLOCK).uniform("next client", 0, _BLOCK)
+        parts: dict[str, Message] = {}
+        for name, value in kept.items():
+            where, _, key = name.rpartition("/")
+            parts.setdefault(where, {})[key] = value
+        jobs = []
+        for number, (client, started, version, down, ends, fate, up, evaluations) in enumerate(saved["jobs"]):
+            job = Job(client, started, version, down, ends=ends, fate=fate, up=up, evaluations=evaluations)
+            job.own, job.sent, job.memory = (parts.get(f"{number}/{part}", {}) for part in ("own", "sent", "memory"))
+            jobs.append(job)
+        waiting, flying, _ = saved["counts"]
+        self.waiting, self.flight = jobs[:waiting], jobs[waiting : waiting + flying]
+        self.buffer = jobs[waiting + flying :]
+        for job in self.waiting:
+            job.received = parts.get(f"fetched/{job.version}", {})
+        self.earliest = min((job.ends for job in self.waiting), default=math.inf)
+
+
+class _Tally:
+    """What ended in one round."""
+
+    def __init__(self) -> None:
+        self.ended = self.up = self.down = self.evaluations = self.staleness = self.oldest = 0
+        self.fates = dict.fromkeys(FATES, 0)
+        self.failures: list[str] = []
+        self.jobs: list[list[Any]] = []
+        """Client, start, end, fate of the clients that are shown."""
+
+    def add(self, job: Job, steps: int, shown: bool) -> None:
+        """One job that ended when the server had taken so many steps."""
+        self.ended += 1
+        self.fates[job.fate] += 1
+        self.up += job.up if job.fate != "dropped" else 0
+        self.down += job.down
+        self.evaluations += job.evaluations
+        if job.fate == "accepted":
+            self.staleness += steps - job.version
+            self.oldest = max(self.oldest, steps - job.version)
+        if shown:
+            self.jobs.append([job.client, job.started, job.ends, job.fate])
+
+
+def _together(jobs: Sequence[Job], turn: int) -> Call:
+    """Jobs as one call: what they received is shared if all fetched the same, and columns otherwise."""
+    clients = np.array([job.client for job in jobs], dtype=np.int64)
+    down = np.array([job.down for job in jobs], dtype=np.int64)
+    own = _columns([job.own or {} for job in jobs])
+    first = jobs[0].received or {}
+    if all(job.version == jobs[0].version for job in jobs):
+        return Call(clients, first, own, turn, down)
+    fetched = {key: torch.stack([(job.received or {})[key] for job in jobs]) for key in first}
+    columns = {key: value.unsqueeze(-1) if value.dim() == 1 else value for key, value in fetched.items()}
+    return Call(clients, {}, columns | own, turn, down)
+
+
+def _columns(messages: list[Message]) -> dict[str, Tensor]:
+    """One row for each of them; rows of unequal length are filled up with zeros."""
+    found = {}
+    for key in messages[0] if messages else ():
+        rows = [message[key] for message in messages]
+        if rows[0].dim() and any(row.shape != rows[0].shape for row in rows):
+            longest = max(len(row) for row in rows)
+            rows = [torch.cat([row, row.new_zeros(longest - len(row), *row.shape[1:])]) for row in rows]
+        found[key] = torch.stack(rows)
+    return found
