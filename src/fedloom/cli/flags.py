@@ -77,6 +77,13 @@ def _widths(value: str) -> dict[str, Any]:
     return {"model.hidden": parts[0] if len(parts) == 1 else parts}
 
 
+def _until(value: str) -> dict[str, Any]:
+    from fedloom.experiment import parse_value
+
+    metric, _, target = value.partition("=")
+    return {"schedule.metric": metric.strip(), "schedule.target": parse_value(target.strip() or "none")}
+
+
 FLAGS: tuple[Flag, ...] = (
     Flag("--data", "data.name", str, "A data set by name, or a .csv, .parquet or .npz file.", DATA, "NAME|FILE", _data),
     Flag("--clients", "data.clients", int, "How many clients.", DATA),
@@ -138,7 +145,22 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--per-round", "selection.per_round", int, "Clients a round; 10 unless given, all where at most 20.", ROUNDS),
     Flag("--fraction", "selection.fraction", float, "Share of the clients that takes part in a round.", ROUNDS),
     Flag("--selection", "selection.name", str, "How they are chosen: uniform, size or all.", ROUNDS, "NAME"),
+    Flag("--schedule", "schedule.name", str, "rounds, or async: replies are taken as they arrive.", ROUNDS, "NAME"),
+    Flag("--concurrency", "schedule.concurrency", int, "For --schedule async: clients that work at a time.", ROUNDS),
+    Flag("--buffer", "schedule.buffer", int, "For --schedule async: replies for a step of the server.", ROUNDS),
+    Flag("--seconds", "schedule.seconds", float, "Simulated seconds after which the run ends.", ROUNDS),
+    Flag(
+        "--until",
+        "schedule.target",
+        str,
+        "End when a metric has reached a value, such as accuracy=0.9.",
+        ROUNDS,
+        "METRIC=VALUE",
+        _until,
+    ),
     Flag("--fleet", "fleet.preset", str, "ideal, cross-silo or cross-device.", FLEET, "NAME"),
+    Flag("--delay", "fleet.delay_up", str, "Seconds a reply takes, such as uniform:10:100.", FLEET, "DISTRIBUTION"),
+    Flag("--speed", "fleet.speed", str, "Gradients of single rows a second, as --delay.", FLEET, "DISTRIBUTION"),
     Flag("--deadline", "fleet.deadline", float, "Simulated seconds after which a round ends.", FLEET),
     Flag("--dropout", "fleet.dropout", float, "Chance that a client gives up in a round.", FLEET),
     Flag("--loss-rate", "fleet.loss", float, "Chance that a reply is lost on its way.", FLEET),

@@ -72,8 +72,9 @@ class Arrivals(Engine):
     def __init__(self, setting: Setting, executor: Executor, store: MemoryStore) -> None:
         super().__init__(setting, executor, store)
         everybody = len(self.candidates)
-        self.concurrency = min(getattr(setting.select, "count", everybody), everybody)
-        self.buffer_size = setting.buffer
+        schedule = setting.schedule.settled(setting.method, getattr(setting.select, "count", everybody))
+        self.concurrency, self.buffer_size = min(schedule.concurrency or 1, everybody), schedule.buffer or 1
+        self.until = schedule.seconds or math.inf
         self.idle: list[int] = self.candidates.tolist()
         self.waiting: list[Job] = []
         """Jobs that are still to be computed, which is done in the next wave."""
@@ -84,7 +85,7 @@ class Arrivals(Engine):
         self.buffer: list[Job] = []
         self.wave = 0
         self.picks = 0
-        self._promise = setting.method.work(self.sizes.numpy()) if self._keeps_promises() else None
+        self._bounds: dict[int, float] | None = None
         self._numbers = np.empty(0)
         self._shown = set(self.candidates[:_SHOWN].tolist())
 
@@ -97,6 +98,9 @@ class Arrivals(Engine):
         while tally.ended < self.concurrency:
             if not self.flight or self.earliest <= self.flight[0].ends:
                 tally.failures += self._compute()
+            if self.flight[0].ends > self.until:
+                self.clocks.simulated_seconds = self.until
+                break
             self._instant(tally)
         return self._record(tally, started)
 
@@ -122,30 +126,29 @@ class Arrivals(Engine):
         """The server's step on the replies in its buffer."""
         jobs = sorted(self.buffer, key=lambda job: job.client)
         self.buffer = []
-        ids = torch.tensor([job.client for job in jobs])
-        staleness = torch.tensor([self.clocks.server_steps - job.version for job in jobs])
-        replies = Replies(ids, self.sizes[ids], _columns([job.sent or {} for job in jobs]), staleness)
+        ids = np.array([job.client for job in jobs], dtype=np.int64)
+        staleness = self.clocks.server_steps - np.array([job.version for job in jobs], dtype=np.int64)
+        columns, sizes = _columns([job.sent or {} for job in jobs]), self.sizes.numpy()[ids]
+        clients, rows, ages = (torch.from_numpy(column) for column in (ids, sizes, staleness))
+        replies = Replies(clients, rows, columns, ages)
         self.state = self.setting.method.server(self.state, replies, self.context(self.clocks.server_steps))
         self.clocks.server_steps += 1
 
     def _fill(self) -> None:
         """Idle clients fetch as long as there are free places."""
         free = self.concurrency - len(self.flight) - len(self.waiting)
-        if free <= 0 or not self.idle:
+        clients = self._choose(free) if free > 0 and self.idle else []
+        if not clients:
             return
-        clients = self._choose(free)
-        if len(clients) == 0:
-            return
-        call = self.call(clients, self.wave)
-        now = self.clocks.simulated_seconds
-        ends = now + self._least(call)
-        for i, client in enumerate(clients.tolist()):
+        call = self.call(np.array(clients), self.wave)
+        now, steps, down = self.clocks.simulated_seconds, self.clocks.server_steps, int(call.down[0])
+        for i, client in enumerate(clients):
             own = {key: value[i] for key, value in call.own.items()}
-            job = Job(client, now, self.clocks.server_steps, int(call.down[i]), call.received, own, float(ends[i]))
-            self.waiting.append(job)
-        self.earliest = min(self.earliest, float(ends.min()))
+            earliest = now + self._least(client)
+            self.waiting.append(Job(client, now, steps, down, call.received, own, earliest))
+            self.earliest = min(self.earliest, earliest)
 
-    def _choose(self, free: int) -> Ints:
+    def _choose(self, free: int) -> list[int]:
         """Who fetches next: up to so many idle clients, in order of client id; they are idle no longer."""
         idle, out = self._reachable()
         count = min(free, len(idle))
@@ -161,7 +164,7 @@ class Arrivals(Engine):
             chosen = self._by_rule(idle, count)
             idle = [client for client in idle if client not in set(chosen)]
         self.idle = idle + out if out else idle
-        return np.sort(np.array(chosen, dtype=np.int64))
+        return sorted(chosen)
 
     def _by_rule(self, idle: list[int], count: int) -> list[int]:
         """So many of the idle ones by the selection's own rule."""
@@ -191,20 +194,21 @@ class Arrivals(Engine):
         self.picks += 1
         return float(self._numbers[at])
 
-    def _keeps_promises(self) -> bool:
-        """Whether what clients do is what the method says beforehand: nobody is cut short."""
-        return self.fleet.stragglers == 0 and (self.fleet.deadline is None or self.fleet.late == "drop")
+    def _least(self, client: int) -> float:
+        """Seconds that a job takes at the least, as far as it is known before it is computed."""
+        if self._bounds is None:
+            bounds = self._bound(self.candidates)
+            self._bounds = dict(zip(self.candidates.tolist(), bounds.tolist(), strict=True))
+        return self._bounds[client]
 
-    def _least(self, call: Call) -> Floats:
-        """Seconds that the jobs take at the least, as far as it is known before they are computed."""
-        fleet, seed = self.fleet, self.setting.seed
-        work = np.zeros_like(call.clients) if self._promise is None else self._promise[call.clients]
-        if fleet.instant and math.isinf(fleet.speed.a):
-            return np.zeros(len(call.clients))
-        least = fleet.seconds(call.clients, seed, call.down, 0, work, call.turn)
-        if fleet.deadline is not None:
-            least = np.minimum(least, fleet.deadline)
-        return least * (1 - 1e-9)  # sums of the same terms in another order must not be below it
+    def _bound(self, clients: Ints) -> Floats:
+        """Delays, and the work that the method promises unless somebody may be cut short or slowed down."""
+        fleet, method, seed = self.fleet, self.setting.method, self.setting.seed
+        cut = fleet.stragglers > 0 or fleet.jitter > 0 or (fleet.deadline is not None and fleet.late == "partial")
+        work = None if cut else method.work(self.sizes.numpy()[clients])
+        least = fleet.seconds(clients, seed, 0, 0, np.zeros_like(clients) if work is None else work)
+        least = least if fleet.deadline is None else np.minimum(least, fleet.deadline)
+        return least * (1 - 1e-9)  # the same terms, summed up in another order, must not be below it
 
     def _compute(self) -> list[str]:
         """The wave: everything that waits is computed; gives the failures that the run goes on with."""
@@ -343,6 +347,8 @@ def _together(jobs: Sequence[Job], turn: int) -> Call:
 
 def _columns(messages: list[Message]) -> dict[str, Tensor]:
     """One row for each of them; rows of unequal length are filled up with zeros."""
+    if len(messages) == 1:
+        return {key: row[None] for key, row in messages[0].items()}
     found = {}
     for key in messages[0] if messages else ():
         rows = [message[key] for message in messages]

@@ -91,6 +91,7 @@ class Engine(ABC):
         self.evaluations = [e.resolved(method) for e in setting.evaluations]
         role = POOL if pooled else SOURCE
         self.candidates: Ints = self.problem.data.with_role(role).numpy()
+        self.sources = torch.from_numpy(self.candidates)
         self.sizes = self.problem.data.splits["train"].sizes
         self.stack = setting.stack or self.problem.stack_size(method.local_batch)
         self.labels = _labels(self.problem) if method.layout == "features" else None
@@ -125,7 +126,7 @@ class Engine(ABC):
             slices=model.slices,
             theta0=self.theta0,
             draw=draw,
-            sources=torch.from_numpy(self.candidates),
+            sources=self.sources,
             prior=self.prior,
             labels=self.labels,
         )

@@ -134,6 +134,11 @@ class Fleet:
             for how in (self.delay_down, self.delay_up, self.bandwidth_down, self.bandwidth_up)
         )
 
+    @property
+    def timeless(self) -> bool:
+        """Whether nothing takes any time."""
+        return self.instant and self.speed == Distribution("constant", math.inf)
+
     def budget(self, clients: Ints, seed: int, down: int | Ints, up: int | Ints, round: int = 0) -> Floats | None:
         """Gradient evaluations that fit before the deadline; None: no limit. ``up`` estimates the reply's bytes."""
         if self.deadline is None or self.late == "drop":

@@ -15,17 +15,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedloom import __version__
 from fedloom.channel import Channel
 from fedloom.engine import checkpoint
+from fedloom.engine.arrivals import Arrivals
+from fedloom.engine.engine import Engine
 from fedloom.engine.evaluation import Evaluation, Verdict
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.folder import CONFIG, DATA, HISTORY, SUMMARY, RunFolder, theta_sha256
 from fedloom.engine.history import History, Row
 from fedloom.engine.matrix import TaskMatrix
 from fedloom.engine.rounds import Rounds
+from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import All, Selection, Uniform
 from fedloom.engine.setting import Setting
 from fedloom.engine.store import MemoryStore
 from fedloom.errors import FedloomError, RunError
 from fedloom.execution import Executor, executor_for, one_thread
+from fedloom.federation.data import SOURCE
 from fedloom.federation.problem import Problem
 from fedloom.methods import Method, name_of
 from fedloom.types import State, Vector
@@ -78,6 +82,7 @@ def train(
     rounds: int,
     seed: int = 0,
     select: Selection | int | None = None,
+    schedule: Schedule | Literal["rounds", "async"] | None = None,
     fleet: Fleet | None = None,
     channel: Channel | None = None,
     evaluate: Evaluation | Sequence[Evaluation] | None = None,
@@ -98,7 +103,9 @@ def train(
 ) -> Run:
     """Train a method on a problem for so many rounds.
 
-    ``select`` is how clients are chosen: a number of them each round, a Selection, or none for everybody. ``prior`` is
+    ``select`` is how clients are chosen: a number of them each round, a Selection, or none for everybody. ``schedule``
+    says whether the server waits for them or takes replies as they arrive (none: what is usual for the method), and
+    what ends the run early. ``prior`` is
     θ_p, the model of an earlier run, for methods that hold on to one; ``theta0`` is the model to start from. With
     ``out`` the run is a folder that can be looked at, resumed and reported on; ``resume=True`` goes on with the run
     that is there. The result does not depend on the executor, the number of workers, or on having been interrupted.
@@ -110,10 +117,13 @@ def train(
     """
     if rounds < 1:
         raise RunError(f"rounds = {rounds}: a run has at least one round")
+    chosen_by = Uniform(select) if isinstance(select, int) else select or All()
+    schedule = schedule if isinstance(schedule, Schedule) else Schedule(schedule)
     setting = Setting(
         problem=problem,
         method=method,
-        select=Uniform(select) if isinstance(select, int) else select or All(),
+        select=chosen_by,
+        schedule=schedule.settled(method, getattr(chosen_by, "count", len(problem.data.with_role(SOURCE)))),
         fleet=fleet or Fleet(),
         channel=channel or Channel(),
         evaluations=evaluations_of(evaluate),
@@ -134,14 +144,14 @@ def train(
         store = _store(folder, saved)
         exits.callback(store.close)
         exits.callback(chosen.close)
-        engine = Rounds(setting, chosen, store)
+        engine = (Arrivals if setting.schedule.asynchronous else Rounds)(setting, chosen, store)
         history = History(folder.file(HISTORY) if folder is not None else None)
         exits.callback(history.close)
         walk = _Walk(engine, history, folder, rounds, progress, checkpoint_seconds, checkpoint_every)
         walk.start(saved)
         walk.go()
         summary = walk.summary(label or name_of(method))
-        notes = ([saved.note] if saved is not None and saved.note else []) + history.notes
+        notes = ([saved.note] if saved is not None and saved.note else []) + history.notes + missed(summary)
         return Run(
             engine.theta(), engine.state, history.rows, summary, folder.path if folder is not None else None, notes
         )
@@ -152,7 +162,7 @@ class _Walk:
 
     def __init__(
         self,
-        engine: Rounds,
+        engine: Engine,
         history: History,
         folder: RunFolder | None,
         rounds: int,
@@ -165,6 +175,8 @@ class _Walk:
         self.seconds_between, self.rounds_between = checkpoint_seconds, checkpoint_every
         self.saved_at = time.monotonic()
         self.verdict: Verdict | None = None
+        self.reached: Row | None = None
+        """The row at which the schedule's target was reached."""
         self.wall_before = 0.0
         self.started = time.perf_counter()
 
@@ -180,6 +192,7 @@ class _Walk:
         self.engine.restore(saved.groups, saved.meta)
         self.wall_before = self.engine.clocks.wall_seconds
         self.history.truncate(self.engine.clocks.round)
+        self.reached = next(filter(self._on_target, self.history.rows), None)
 
     def go(self) -> None:
         """All rounds that are left, or until the method has converged; Ctrl-C ends it after the round under way."""
@@ -209,6 +222,8 @@ class _Walk:
             measures |= engine.gradients()
         if measures:
             row["measures"] = measures
+        if self.reached is None and self._on_target(row):
+            self.reached = row
         engine.clocks.wall_seconds = self.wall_before + time.perf_counter() - self.started
         row["wall_seconds"] = engine.clocks.wall_seconds
         self.history.append(row)
@@ -223,7 +238,32 @@ class _Walk:
     @property
     def over(self) -> bool:
         """Whether there is no round left to do."""
-        return self.engine.clocks.round >= self.rounds or self.converged
+        return self.stopped is not None
+
+    @property
+    def stopped(self) -> str | None:
+        """What ends the run, if something does."""
+        clocks, seconds = self.engine.clocks, self.engine.setting.schedule.seconds
+        if self.reached is not None:
+            return "target"
+        if self.converged:
+            return "converged"
+        if seconds is not None and clocks.simulated_seconds >= seconds:
+            return "seconds"
+        return "rounds" if clocks.round >= self.rounds else None
+
+    def _on_target(self, row: Row) -> bool:
+        """Whether the model of this row is as good as was wanted."""
+        schedule = self.engine.setting.schedule
+        return schedule.reached(row.get("evaluation", {}).get(schedule.metric, {}).get("weighted"))
+
+    def target(self) -> dict[str, Any] | None:
+        """What was to be reached, and when it was; None where nothing was."""
+        schedule, at = self.engine.setting.schedule, self.reached
+        if schedule.metric is None:
+            return None
+        when = None if at is None else {key: at[key] for key in ("round", "simulated_seconds", "server_steps")}
+        return {"metric": schedule.metric, "value": schedule.target, "reached": when}
 
     def _save_is_due(self) -> bool:
         if self.folder is None:
@@ -269,11 +309,14 @@ class _Walk:
             "parameters": theta.numel(),
             **clocks,
             "finished": True,
-            "stopped": "converged" if self.converged else "rounds",
+            "stopped": self.stopped,
+            "schedule": setting.schedule.name,
             "stack": engine.stack,
             "executor": engine.executor.name,
             "fedloom": __version__,
         }
+        if (target := self.target()) is not None:
+            summary["target"] = target
         if self.verdict is not None and len(self.verdict.clients) <= _PER_CLIENT_MOST:
             values = {name: value.tolist() for name, value in self.verdict.values.items()}
             summary["per_client"] = {"clients": self.verdict.clients.tolist(), **values}
@@ -319,6 +362,19 @@ def _store(folder: RunFolder | None, saved: checkpoint.Checkpoint | None) -> Mem
     if folder is not None and saved is not None:
         return MemoryStore.restore(folder.path, saved.groups["memory"])
     return MemoryStore(folder.path if folder is not None else None)
+
+
+def missed(summary: dict[str, Any]) -> list[str]:
+    """A note when a run ended before it reached its target."""
+    target = summary.get("target")
+    if target is None or target["reached"] is not None:
+        return []
+    limit = f"round {summary['rounds']}, {summary['simulated_seconds']:g} simulated seconds"
+    found = summary["metrics"].get(target["metric"], float("nan"))
+    return [
+        f"the target {target['metric']} = {target['value']:g} was not reached: the run ended by its limit of "
+        f"{summary['stopped']} ({limit}) at {found:.4g}"
+    ]
 
 
 def evaluations_of(evaluate: Evaluation | Sequence[Evaluation] | None) -> Sequence[Evaluation]:

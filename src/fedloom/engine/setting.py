@@ -9,9 +9,11 @@ from typing import Literal
 from fedloom.channel import Channel
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import Fleet
+from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import Selection
 from fedloom.errors import ConfigError, ModelError
 from fedloom.federation.data import SOURCE, FederatedData
+from fedloom.federation.metrics import metrics_for
 from fedloom.federation.problem import Problem
 from fedloom.methods import name_of
 from fedloom.methods.method import Method, check_parameters
@@ -28,10 +30,7 @@ class Setting:
     fleet: Fleet = field(default_factory=Fleet)
     channel: Channel = field(default_factory=Channel)
     evaluations: Sequence[Evaluation] = (Evaluation(),)
-    schedule: Literal["rounds", "async"] = "rounds"
-    """Whether the server waits for all whom it asked, or takes replies as they arrive."""
-    buffer: int = 1
-    """Of an asynchronous schedule: replies that the server gathers for a step."""
+    schedule: Schedule = field(default_factory=lambda: Schedule("rounds"))
     seed: int = 0
     stack: int | None = None
     """Clients computed together; none: what suits model, data and method."""
@@ -54,7 +53,9 @@ class Setting:
         for evaluation in self.evaluations:
             evaluation.resolved(method).check(data)
         sources = data.with_role(SOURCE)
-        self._check_schedule()
+        first = self.evaluations[:1]
+        metrics = [metric.name for e in first for metric in metrics_for(data.task, e.metrics)] + ["loss"] * len(first)
+        self.schedule.check(method, self.fleet, len(sources), metrics)
         if method.layout == "pooled":
             return
         self.select.check(len(sources))
@@ -63,18 +64,6 @@ class Setting:
             raise ConfigError(
                 f"client {data.label(int(empty[0]))} has no training rows (and {len(empty) - 1} more like it); give "
                 "every source client some, or fewer clients"
-            )
-
-    def _check_schedule(self) -> None:
-        """A method may need everybody's answer to the same question."""
-        if self.schedule == "rounds":
-            return
-        if self.buffer < 1:
-            raise ConfigError(f"schedule.buffer = {self.buffer}: the server takes a step for 1 reply or more")
-        if self.method.needs_rounds is not None:
-            raise ConfigError(
-                f"{name_of(self.method)} cannot take replies as they arrive: {self.method.needs_rounds}; set "
-                "schedule.name = 'rounds'"
             )
 
     def _check_vectors(self) -> None:

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 
@@ -15,8 +15,9 @@ from fedloom.engine import toml
 from fedloom.engine.folder import CONFIG, SUMMARY
 from fedloom.engine.run import Progress, Run, train
 from fedloom.engine.saved import SavedModel, saved_model
+from fedloom.engine.schedule import Schedule
 from fedloom.engine.setting import check_layout
-from fedloom.errors import RunError
+from fedloom.errors import FedloomError, RunError
 from fedloom.experiment.data import read_data
 from fedloom.experiment.faults import Faults, about
 from fedloom.experiment.forms import Form, spoken
@@ -33,6 +34,7 @@ from fedloom.experiment.sections import (
     read_method,
     read_model,
     read_prior,
+    read_schedule,
     read_selection,
     read_top,
     resolved_evaluation,
@@ -45,6 +47,17 @@ from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem
 
 T = TypeVar("T")
+
+
+class Resolvable(Protocol):
+    """What settings make: one run, or several in sequence."""
+
+    shelf: Shelf
+
+    def __init__(self, settings: Settings, shelf: Shelf | None = None) -> None: ...
+
+    def resolved(self) -> dict[str, Any]:
+        """Every setting, with nothing left open."""
 
 
 class Shelf:
@@ -87,6 +100,7 @@ class Experiment:
         self.prior_plan = read_prior(values["prior"], faults)
         self.method_name, method = read_method(values["method"], faults)
         selection = read_selection(values["selection"], plan.division.clients if plan else None, faults)
+        schedule = read_schedule(values["schedule"], faults)
         fleet = read_fleet(values["fleet"], faults)
         channel = read_channel(settings.values.get("channel", []), faults)
         targets = plan is None or plan.division.target > 0
@@ -98,6 +112,7 @@ class Experiment:
         faults.stop()
         self.data_plan, self.model_plan = _sure(plan), _sure(model)
         self.method, self.selection, self.execution = _sure(method), _sure(selection), _sure(execution)
+        self.schedule_plan = _sure(schedule)
         self.top = _sure(top).settled(self.method)
         self.fleet, self._fleet_written = _sure(fleet)
         self.channel, self._channel_written = _sure(channel)
@@ -176,6 +191,10 @@ class Experiment:
         theta = self.prior.theta
         return {"prior": theta, "theta0": theta} if self.prior_plan.start else {"prior": theta}
 
+    def schedule(self) -> Schedule:
+        """Whether the server waits, with nothing left open."""
+        return self.schedule_plan.settled(self.method, self.selection.settled(self.candidates)[1])
+
     @property
     def candidates(self) -> int:
         """How many clients can take part in a round."""
@@ -201,6 +220,10 @@ class Experiment:
                 metrics_for(self.data().task, evaluation.metrics)
                 with faults.collecting((*at, "split"), ("data", "test"), at):
                     evaluation.resolved(self.method).check(self.data())
+        faults.stop()
+        names = [name for name in self.measured() if "/" not in name]
+        for key, what in self.schedule().faults(self.method, self.fleet, self.candidates, names):
+            faults.add(("schedule", key), what)
         faults.stop()
         self.prior  # noqa: B018
         with about(self.settings, ("method", "name"), ("method",)):
@@ -229,6 +252,7 @@ class Experiment:
             **self._prior_written(),
             "method": {"name": self.method_name, **spoken(vars(self.method), method_form(self.method_name))},
             "selection": self.selection.resolved(self.candidates),
+            "schedule": spoken(vars(self.schedule()), Form.of(Schedule, "")),
             "fleet": self._fleet_written,
             **channel,
             "evaluation": evaluations[0] if len(evaluations) == 1 else evaluations,
@@ -241,6 +265,7 @@ class Experiment:
             "rounds": self.top.rounds,
             "seed": self.top.seed,
             "select": self.selection.make(self.candidates),
+            "schedule": self.schedule(),
             "fleet": self.fleet,
             "channel": self.channel,
             "evaluate": self.evaluations,
@@ -273,7 +298,7 @@ class Experiment:
 
     def start(self, place: Path, force: bool = False) -> dict[str, Any] | None:
         """How ``run`` is to begin in a folder; None when it is done there."""
-        return how_to_start(self.resolved, place, force)
+        return how_to_start(self, place, force)
 
     @property
     def label(self) -> str:
@@ -287,19 +312,29 @@ def _sure(part: T | None) -> T:
     return part
 
 
-def how_to_start(resolved: Callable[[], dict[str, Any]], place: Path, force: bool) -> dict[str, Any] | None:
+def how_to_start(experiment: Resolvable, place: Path, force: bool) -> dict[str, Any] | None:
     """How a run is to begin in a folder: afresh, or on from where it stopped; None when it is done already.
 
     A folder that holds a run with other settings is refused, unless ``force`` says to replace it.
     """
     if force or not (place / CONFIG).is_file():
         return {"force": force}
-    there = Settings.read(place / CONFIG).values
-    if _essence(there) != _essence(tomllib.loads(toml.dumps(resolved()))):
+    if not _same(experiment, place):
         raise RunError(
             f"{place} holds a run with other settings: choose another folder with --out, or begin anew with --force"
         )
     return None if (place / SUMMARY).is_file() else {"resume": True}
+
+
+def _same(experiment: Resolvable, place: Path) -> bool:
+    """Whether the folder's run has these settings, those that its version of fedloom did not know being as usual."""
+    there, wanted = Settings.read(place / CONFIG), experiment.resolved()
+    if _essence(there.values) == _essence(tomllib.loads(toml.dumps(wanted))):
+        return True
+    try:
+        return _essence(type(experiment)(there, experiment.shelf).resolved()) == _essence(wanted)
+    except FedloomError:
+        return False
 
 
 def _essence(config: dict[str, Any]) -> dict[str, Any]:

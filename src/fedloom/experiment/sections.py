@@ -12,6 +12,7 @@ from typing import Any, Literal
 from fedloom.channel import TRANSFORMS, Channel, Transform
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import FLEETS, Distribution, Fleet
+from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import Selection, selection_for
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import Field, Form, spoken
@@ -27,7 +28,7 @@ from fedloom.types import Count, Fraction, NonNegative
 ALL_UP_TO, USUAL = 20, 10
 """Unless a number is given, everybody takes part in a round where clients are at most 20, and 10 of them otherwise."""
 SPLITS = ("train", "test", "support", "query", "test-support", "test-query")
-SECTIONS = ("data", "model", "prior", "method", "selection", "fleet", "channel", "evaluation", "execution")
+SECTIONS = ("data", "model", "prior", "method", "selection", "schedule", "fleet", "channel", "evaluation", "execution")
 
 SEQUENCE = ("continual", "task")
 """Sections of a file with tasks in sequence."""
@@ -198,6 +199,12 @@ def read_selection(values: dict[str, Any], clients: int | None, faults: Faults) 
     if read["fraction"] == 0:
         faults.add(("selection", "fraction"), "should be above 0")
     return SelectionPlan(**read)
+
+
+def read_schedule(values: dict[str, Any], faults: Faults) -> Schedule | None:
+    """Whether the server waits, and what ends the run early."""
+    read = _read(values, ("schedule",), Form.of(Schedule, "the schedule"), faults, named=False)
+    return None if read is None else Schedule(**read)
 
 
 def read_fleet(values: dict[str, Any], faults: Faults) -> tuple[Fleet, dict[str, Any]] | None:

@@ -157,7 +157,7 @@ class TaskSequence:
 
     def start(self, place: Path, force: bool = False) -> dict[str, Any] | None:
         """How ``run`` is to begin in a folder; None when it is done there."""
-        return how_to_start(self.resolved, place, force)
+        return how_to_start(self, place, force)
 
     def _experiment(self, number: int, expand: bool) -> Experiment:
         """The settings of the file with those of one task over them."""

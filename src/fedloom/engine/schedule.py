@@ -1,0 +1,81 @@
+"""When the server acts, and when a run ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from fedloom.engine.fleet import Fleet
+from fedloom.errors import ConfigError
+from fedloom.federation.metrics import higher_is_better
+from fedloom.methods import name_of
+from fedloom.methods.method import Method
+from fedloom.types import Count, Positive
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Rounds in which the server waits for all, or replies taken as they arrive; and what ends the run early."""
+
+    name: Literal["rounds", "async"] | None = None
+    """The server waits for all whom it asked, or takes replies as they arrive; none: what is usual for the method."""
+    concurrency: Count | None = None
+    """Of async: clients that work at a time; none: as many as the selection takes for a round."""
+    buffer: Count | None = None
+    """Of async: replies that the server gathers for a step; none: what is usual for the method, 1 for most."""
+    seconds: Positive | None = None
+    """Simulated seconds after which the run ends, if not all rounds are done by then."""
+    metric: str | None = None
+    """A metric of the main evaluation that has a target."""
+    target: float | None = None
+    """The run ends when the metric has reached this value."""
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether replies are taken as they arrive."""
+        return self.name == "async"
+
+    def settled(self, method: Method, per_round: int) -> Schedule:
+        """With nothing left open, for a method and as many clients as would take part in a round."""
+        name = self.name or method.usual_schedule
+        if name == "rounds":
+            return replace(self, name=name)
+        working = self.concurrency or per_round
+        return replace(self, name=name, concurrency=working, buffer=self.buffer or min(method.usual_buffer, working))
+
+    def check(self, method: Method, fleet: Fleet, clients: int, metrics: Sequence[str]) -> None:
+        """Refuses what cannot be, before any work."""
+        for key, what in self.faults(method, fleet, clients, metrics):
+            raise ConfigError(f"schedule.{key} = {getattr(self, key)!r} {what}")
+
+    def faults(self, method: Method, fleet: Fleet, clients: int, metrics: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """What cannot be: the setting, and what is wrong with it."""
+        if self.asynchronous and method.needs_rounds is not None:
+            why = f"{name_of(method)} cannot take replies as they arrive, {method.needs_rounds}"
+            yield "name", f"cannot be: {why}; set it to 'rounds'"
+        for key in ("concurrency", "buffer"):
+            if getattr(self, key) is not None and not self.asynchronous:
+                yield key, "belongs to schedule.name = 'async'; set that, or leave this out"
+        if self.asynchronous and (self.concurrency or 0) > clients and method.layout != "pooled":
+            yield "concurrency", f"cannot be: {clients} clients can take part; choose 1 to {clients}"
+        if self.seconds is not None and fleet.timeless:
+            yield (
+                "seconds",
+                (
+                    "cannot be: on this fleet nothing takes time; give fleet.speed, or fleet.delay_up such as uniform:10:100"
+                ),
+            )
+        if (self.metric is None) != (self.target is None):
+            yield (
+                "target" if self.metric is None else "metric",
+                "needs the other of schedule.metric and schedule.target",
+            )
+        elif self.metric is not None and self.metric not in metrics:
+            yield "metric", f"is not evaluated; the evaluation has {', '.join(metrics) or 'no metric'}"
+
+    def reached(self, value: float | None) -> bool:
+        """Whether this value of the metric is as good as the target."""
+        if self.metric is None or self.target is None or value is None:
+            return False
+        return value >= self.target if higher_is_better(self.metric) else value <= self.target
