@@ -60,17 +60,10 @@ class Schedule:
         if self.asynchronous and (self.concurrency or 0) > clients and method.layout != "pooled":
             yield "concurrency", f"cannot be: {clients} clients can take part; choose 1 to {clients}"
         if self.seconds is not None and fleet.timeless:
-            yield (
-                "seconds",
-                (
-                    "cannot be: on this fleet nothing takes time; give fleet.speed, or fleet.delay_up such as uniform:10:100"
-                ),
-            )
+            yield "seconds", "cannot be: on this fleet nothing takes time; give fleet.speed or fleet.delay_up"
         if (self.metric is None) != (self.target is None):
-            yield (
-                "target" if self.metric is None else "metric",
-                "needs the other of schedule.metric and schedule.target",
-            )
+            alone, other = ("target", "metric") if self.metric is None else ("metric", "target")
+            yield alone, f"needs schedule.{other} beside it"
         elif self.metric is not None and self.metric not in metrics:
             yield "metric", f"is not evaluated; the evaluation has {', '.join(metrics) or 'no metric'}"
 
