@@ -34,7 +34,6 @@ from fedloom.federation.replies import Replies
 from fedloom.methods import name_of
 from fedloom.types import Memory, Message
 
-_SHOWN = 24  # clients whose jobs are kept in the history, for the picture of the fleet
 _BLOCK = 256  # random numbers that are drawn at a time
 
 
@@ -87,7 +86,6 @@ class Arrivals(Engine):
         self.picks = 0
         self._bounds: dict[int, float] | None = None
         self._numbers = np.empty(0)
-        self._shown = set(self.candidates[:_SHOWN].tolist())
 
     def step(self) -> Row:
         """As many ended jobs as clients work at a time."""
@@ -110,7 +108,7 @@ class Arrivals(Engine):
         remembered: list[Job] = []
         while self.flight and self.flight[0].ends == now:
             job = heapq.heappop(self.flight)
-            tally.add(job, self.clocks.server_steps, job.client in self._shown)
+            tally.add(job, self.clocks.server_steps, job.client in self.shown)
             self.idle.append(job.client)
             if job.fate == "accepted":
                 remembered.append(job)

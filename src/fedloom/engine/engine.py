@@ -32,6 +32,7 @@ Floats = npt.NDArray[np.float64]
 Fates = dict[str, npt.NDArray[np.bool_]]
 Row = dict[str, Any]
 Groups = dict[str, dict[str, Tensor]]
+_SHOWN = 24  # clients whose jobs are kept in the history, for the picture of the fleet
 FATES = ("accepted", "lost", "late", "dropped", "failed")
 
 
@@ -98,6 +99,7 @@ class Engine(ABC):
         self.theta0 = self._first_model()
         self.prior = None if setting.prior is None else setting.prior.to(self.problem.dtype)
         self.state: State = method.server_init(self.context(0))
+        self.shown = set(self.candidates[:_SHOWN].tolist())
         self.clocks = Clocks()
         self.reply_bytes = 0
         executor.open(Worker(self.problem, method, setting.channel, setting.seed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ class Rounds(Engine):
     def _record(self, harvest: Harvest, started: float) -> Row:
         clocks = self.clocks
         clocks.round += 1
+        jobs = harvest.jobs(clocks.simulated_seconds, self.shown)
         clocks.simulated_seconds += self.fleet.round_seconds(harvest.seconds, harvest.fates)
         clocks.bytes_up += int(harvest.up[~harvest.fates["dropped"]].sum())
         clocks.bytes_down += int(harvest.call.down.sum())
@@ -46,7 +48,9 @@ class Rounds(Engine):
         clocks.wall_seconds += time.perf_counter() - started
         self.reply_bytes = int(harvest.up.max(initial=0))
         counts = {fate: int(harvest.fates[fate].sum()) for fate in FATES}
-        row = {**asdict(clocks), "selected": len(harvest.call.clients), **counts}
+        row: Row = {**asdict(clocks), "selected": len(harvest.call.clients), **counts}
+        if clocks.simulated_seconds > 0:
+            row["jobs"] = jobs
         return row | {"failures": harvest.failures} if harvest.failures else row
 
 
@@ -75,6 +79,15 @@ class Harvest:
         for fate, who in outcome.fates.items():
             self.fates[fate][stack] = who
         self.failures += result.get("failures", [])
+
+    def jobs(self, started: float, shown: set[int]) -> list[list[Any]]:
+        """Client, start, end and fate of those clients that are shown."""
+        found = []
+        for i, client in enumerate(self.call.clients.tolist()):
+            if client in shown:
+                fate = next(fate for fate in FATES if self.fates[fate][i])
+                found.append([client, started, started + float(self.seconds[i]), fate])
+        return found
 
     def replies(self, sizes: Tensor) -> Replies | None:
         """The accepted ones; None when nobody's was."""

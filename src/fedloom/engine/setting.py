@@ -77,7 +77,7 @@ class Setting:
         if self.prior is None and self.method.needs_prior:
             raise ConfigError(
                 f"{type(self.method).__name__} is to stay near an earlier model, but there is none; give the run that "
-                "made it (prior = its model), or set lambda_ = 0 (of tasks in sequence: for the first, in [task.method])"
+                "made it (prior = its model), or set lambda_ = 0 (of tasks in sequence: in [task.method] of the first)"
             )
 
 
