@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedloom.channel import Channel, payload
+from fedloom.engine.availability import Availability, gathered, interrupted
 from fedloom.engine.evaluation import Evaluation, Verdict, collect, pieces
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.gradients import gradient_measures
@@ -81,6 +83,7 @@ class Setting:
         sources = data.with_role(SOURCE)
         if method.layout == "pooled":
             return
+        self.availability  # noqa: B018
         self.select.check(len(sources))
         empty = sources[data.splits["train"].sizes[sources] == 0]
         if len(empty):
@@ -88,6 +91,12 @@ class Setting:
                 f"client {data.label(int(empty[0]))} has no training rows (and {len(empty) - 1} more like it); give "
                 "every source client some, or fewer clients"
             )
+
+    @cached_property
+    def availability(self) -> Availability:
+        """When each client is there; a pool always is."""
+        pooled = self.method.layout == "pooled"
+        return Availability() if pooled else Availability.among(self.problem.data, self.fleet, self.seed)
 
     def _check_vectors(self) -> None:
         """The models that were given must be such models, and one that is needed must be there."""
@@ -164,7 +173,10 @@ class Rounds:
         started = time.perf_counter()
         method, fleet = self.setting.method, self.fleet
         ctx = self.context(self.clocks.round)
-        candidates = fleet.reachable(self.candidates, ctx.draw)
+        self.clocks.simulated_seconds, there = gathered(
+            self.setting.availability, self.candidates, self.clocks.simulated_seconds
+        )
+        candidates = fleet.reachable(there, ctx.draw)
         clients = self.setting.select.pick(candidates, ctx) if method.layout != "pooled" else self.candidates
         ids = torch.from_numpy(clients)
         received, own = method.broadcast(self.state, ids), method.unicast(self.state, ids)
@@ -215,7 +227,8 @@ class Rounds:
         clients = harvest.clients[stack]
         up = np.full(len(stack), result["bytes"], dtype=np.int64)
         seconds = fleet.seconds(clients, seed, harvest.down, up, result["evaluations"], ctx.round)
-        fates = fleet.fates(clients, seconds, ctx.draw)
+        gone = interrupted(self.setting.availability, clients, self.clocks.simulated_seconds, seconds)
+        fates = fleet.fates(clients, seconds, ctx.draw, gone)
         self._refuse_nan(clients, result, fates)
         harvest.add(stack, result, up, seconds, fates)
         kept = np.flatnonzero(fates["accepted"])
