@@ -167,6 +167,8 @@ class Fleet:
         for name in moving:
             if isinstance(value := getattr(self, name), float) and math.isinf(value):
                 raise ConfigError(f"fleet.{name} = inf: it would never come; leave it out")
+        if math.isinf(self.repair):
+            raise ConfigError("fleet.repair = inf: nobody who fails would ever come back; use fleet.leaves for that")
         if moving and self._timeless:
             raise ConfigError(
                 f"fleet.{moving[0]} needs time that passes, but nothing takes time in this fleet; give it a speed "
