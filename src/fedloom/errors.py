@@ -23,6 +23,10 @@ class RunError(FedloomError):
     """A run's folder that is damaged, busy, or already there."""
 
 
+class Deserted(RunError):
+    """No client will ever be there again, so there is nobody left to train on."""
+
+
 class ClientError(FedloomError):
     """A client's work failed: says which client, in which round and step, and why."""
 

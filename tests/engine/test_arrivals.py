@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -234,7 +234,7 @@ def test_the_books_balance(
         assert saw >= 0
         assert age >= 0
     jobs = sorted((job[0], job[1], job[2]) for row in rows for job in row["jobs"])
-    for (client, _, end), (following, start, _) in itertools.pairwise(jobs):
+    for (client, _, end), (following, start, _) in pairwise(jobs):
         assert client != following or start >= end
 
 
@@ -257,6 +257,48 @@ def test_scaffold_reaches_the_optimum_although_replies_are_stale_and_lost() -> N
     method = fedloom.Scaffold(lr=0.2, server_lr=0.3, batch=None, steps=2)
     engine = flown(300, squares.problem, method, fleet=fleet)
     torch.testing.assert_close(engine.theta(), squares.optimum("uniform"), rtol=1e-12, atol=1e-12)
+
+
+def test_who_goes_away_drops_its_job_and_fetches_again_when_it_is_back() -> None:
+    fleet = Fleet(delay_up=Distribution("constant", 4.0), period=10.0, away=0.3)
+    engine = fly(make_problem("linear"), Log(), fleet=fleet)
+    rows = [engine.step() for _ in range(30)]
+    jobs = [job for row in rows for job in row["jobs"]]
+    availability = engine.setting.availability
+    assert {fate for *_, fate in jobs} == {"accepted", "dropped"}
+    for client, start, end, fate in jobs:
+        back, leaves = availability.presence(client, start)
+        assert back == start
+        assert (fate == "dropped") == (leaves < end)
+    for client in range(5):
+        own = sorted(job[1:3] for job in jobs if job[0] == client)
+        for (_, end), (start, _) in pairwise(own):
+            assert start == availability.next_available(np.array([client]), end)[0]
+
+
+def test_absent_clients_never_work_and_are_not_waited_for() -> None:
+    engine = flown(10, make_problem("linear"), Log(), fleet=Fleet(delay_up=SLOW, absent=0.4))
+    assert len({client for client, *_ in log_of(engine)}) == 3
+
+
+@pytest.mark.parametrize("schedule", ["rounds", "async"])
+def test_a_run_that_everybody_has_left_ends_there_and_says_so(schedule: Any, tmp_path: Path) -> None:
+    fleet = Fleet(delay_up=SLOW, leaves=Distribution("uniform", 200.0, 900.0))
+    problem = make_problem("linear")
+    done = fedloom.train(
+        problem, fedloom.FedAvg(), rounds=500, schedule=schedule, fleet=fleet, executor="serial", out=tmp_path / "run"
+    )
+    assert done.summary["stopped"] == "deserted"
+    assert done.summary["rounds"] == done.history[-1]["round"] < 500
+    assert "will ever be there again" in done.notes[0]
+
+
+def test_delays_that_are_drawn_anew_differ_from_job_to_job() -> None:
+    engine = fly(make_problem("linear"), Log(), fleet=Fleet(delay_up=SLOW, redraw=True))
+    rows = [engine.step() for _ in range(10)]
+    lengths = [end - start for row in rows for client, start, end, _ in row["jobs"] if client == 0]
+    assert len({round(length, 6) for length in lengths}) == len(lengths) > 3
+    assert all(10.0 <= length <= 100.0 + 1e-9 for length in lengths)
 
 
 def test_a_run_ends_when_its_simulated_time_is_over() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from scipy import stats
 
-from fedloom.engine.fleet import FLEETS, Distribution, Fleet, Varied, fleet_for
+from fedloom.engine.fleet import FLEETS, Distribution, Fleet, Varied, common_cycle, fleet_for
 from fedloom.errors import ConfigError
 from fedloom.federation.randomness import Draw
 
@@ -64,6 +65,7 @@ def test_short_numbers_are_written_short() -> None:
         "uniform:1:2:3",
         "normal:0:1",
         "-3",
+        "uniform:-5:10",
         "uniform:5:1",
         "nan",
         "exponential:x",
@@ -209,6 +211,112 @@ def test_who_is_too_far_away_is_late_however_little_it_does() -> None:
     fates = fleet.fates(IDS, seconds, Draw(0))
     assert fates["late"].all()
     assert fleet.round_seconds(seconds, fates) == 5.0
+
+
+def test_delays_are_a_clients_own_unless_they_are_drawn_anew_for_every_exchange() -> None:
+    how = {"delay_down": Distribution("uniform", 10, 100), "delay_up": Distribution("exponential", 5)}
+    own, anew = Fleet(**how), Fleet(**how, redraw=True)
+    nothing = np.zeros(len(MANY), dtype=np.int64)
+    assert np.array_equal(own.travel(MANY, 3, 0, nothing, 1), own.travel(MANY, 3, 0, nothing, 2))
+    one, other = (anew.seconds(MANY, 3, 0, nothing, nothing, t) for t in (1, 2))
+    assert abs(np.corrcoef(one, other)[0, 1]) < 5 / len(MANY) ** 0.5
+    assert one.mean() == pytest.approx(60, abs=1)
+    assert np.array_equal(one, anew.travel(MANY, 3, 0, nothing, 1))
+    assert np.array_equal(
+        one, how["delay_down"].of(Draw(3, 1), "delay_down", MANY) + how["delay_up"].of(Draw(3, 1), "delay_up", MANY)
+    )
+    fixed = Fleet(speed=Distribution("uniform", 1, 9), bandwidth_up=Distribution("uniform", 1, 9), redraw=True)
+    work = nothing + 7
+    assert np.array_equal(fixed.seconds(MANY, 3, 0, work, work, 1), fixed.seconds(MANY, 3, 0, work, work, 2))
+
+
+def test_the_budget_knows_the_delays_that_are_drawn_anew() -> None:
+    fleet = Fleet(
+        speed=constant(50), delay_up=Distribution("uniform", 1, 9), redraw=True, deadline=10.0, late="partial"
+    )
+    nothing = np.zeros(len(MANY), dtype=np.int64)
+    budget = fleet.budget(MANY, 0, 0, 0, 7)
+    assert budget is not None
+    assert np.allclose(budget, 50 * (10 - fleet.travel(MANY, 0, 0, nothing, 7)))
+    seconds = fleet.seconds(MANY, 0, 0, nothing, np.floor(budget).astype(np.int64), 7)
+    assert fleet.fates(MANY, seconds, Draw(0, 7))["accepted"].all()
+
+
+def test_who_is_gone_is_dropped_whatever_else_would_have_happened() -> None:
+    seconds = np.array([3.0, 3.0, 50.0, 50.0])
+    gone = np.array([False, True, False, True])
+    fates = Fleet(deadline=10.0).fates(IDS, seconds, Draw(0), gone)
+    assert {fate: who.tolist() for fate, who in fates.items()} == {
+        "dropped": [False, True, False, True],
+        "lost": [False] * 4,
+        "late": [False, False, True, False],
+        "accepted": [True, False, False, False],
+    }
+    assert Fleet(loss=1.0).fates(IDS, seconds, Draw(0), gone)["lost"].tolist() == [True, False, True, False]
+
+
+TIMED: dict[str, Any] = {"speed": constant(5)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"absent": 1.0}, "fleet.absent = 1: nobody would ever be there; choose less than 1"),
+        ({"absent": 1.5}, "fleet.absent = 1.5 cannot be: Input should be less than or equal to 1"),
+        ({**TIMED, "period": 10.0, "away": 1.0}, "fleet.away = 1: nobody would ever be there; choose less than 1"),
+        ({**TIMED, "period": 10.0}, "fleet.period = 10.0 means nothing without fleet.away; give both or neither"),
+        ({**TIMED, "away": 0.5}, "fleet.away = 0.5 means nothing without fleet.period; give both or neither"),
+        ({**TIMED, "period": -1.0, "away": 0.5}, "fleet.period = -1.0 cannot be: Input should be greater than 0"),
+        ({**TIMED, "period": math.inf, "away": 0.5}, "fleet.period = inf: it would never come; leave it out"),
+        ({**TIMED, "repair": 5.0}, "fleet.repair = 5.0 means nothing without fleet.fails_every"),
+        ({**TIMED, "fails_every": 5.0, "repair": -1.0}, "fleet.repair = -1.0 cannot be"),
+        ({**TIMED, "fails_every": math.inf}, "fleet.fails_every = inf: it would never come; leave it out"),
+        (
+            {**TIMED, "fails_every": 5.0, "repair": math.inf},
+            "fleet.repair = inf: nobody who fails would ever come back",
+        ),
+        ({**TIMED, "trace_repeats": 5.0}, "fleet.trace_repeats = 5.0 means nothing without fleet.trace"),
+        ({**TIMED, "leaves": constant(0)}, "fleet.leaves = '0': everybody would leave at the start; choose more"),
+        ({**TIMED, "leaves": Distribution("uniform", 0, 0)}, "fleet.leaves = 'uniform:0:0': everybody would leave"),
+        ({**TIMED, "leaves": "5"}, "fleet.leaves = '5' is no Distribution; write Distribution.parse('5')"),
+        ({"period": 10.0, "away": 0.5}, "fleet.period needs time that passes, but nothing takes time in this fleet"),
+        ({"leaves": constant(9)}, "fleet.leaves needs time that passes"),
+        ({"fails_every": 9.0}, "fleet.fails_every needs time that passes"),
+        ({"trace": "there.csv"}, "fleet.trace needs time that passes"),
+        (
+            {**TIMED, "period": 10.0, "away": 0.5, "trace": "there.csv", "trace_repeats": 86400.001},
+            "fleet.period = 10 and fleet.trace_repeats = 86400 begin together only once in more than 1,000 times",
+        ),
+        (
+            {"delay_up": Distribution("uniform", -5, 10)},
+            "fleet.delay_up: 'uniform:-5:10' is no distribution of non-neg",
+        ),
+        ({"delay_down": constant(-1)}, "fleet.delay_down: '-1' is no distribution of non-negative numbers"),
+        ({"delay_up": constant(math.inf)}, "fleet.delay_up = 'inf': such a client never answers; choose less"),
+        ({"speed": constant(0)}, "fleet.speed = '0' can be 0, and such a client never answers; choose more"),
+    ],
+)
+def test_a_fleet_that_cannot_be_is_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Fleet(**fields).check()
+    assert said in str(caught.value)
+
+
+def test_all_reasons_to_be_away_can_be_combined() -> None:
+    away = {"period": 3600.0, "away": 0.2, "leaves": Distribution("exponential", 1e6), "absent": 0.1}
+    away |= {"fails_every": 600.0, "repair": 0.0, "trace": "there.csv", "trace_repeats": 86400.0}
+    for how in (TIMED, {"delay_up": Distribution("uniform", 0, 1)}, {"bandwidth_down": constant(9)}):
+        fleet = Fleet(**how, **away)
+        fleet.check()
+        assert fleet.reliable() == Fleet(**how)
+    Fleet(absent=0.5).check()  # which needs no time
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "cycle"), [(10, 20, 20), (20.0, 19.0, 380), (0.1, 0.25, 0.5), (3600, 86400, 86400), (1e-5, 1, 1)]
+)
+def test_repetitions_begin_together_after_their_least_common_multiple(one: float, other: float, cycle: float) -> None:
+    assert common_cycle(one, other) == common_cycle(other, one) == cycle
 
 
 def test_presets_can_be_changed_and_must_exist() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from fedloom.channel import Quantise, payload
 from fedloom.engine.fleet import Distribution, Fleet
 from fedloom.engine.selection import BySize, Chosen, Uniform
-from fedloom.errors import ClientError, ConfigError
+from fedloom.errors import ClientError, ConfigError, DataError, RunError
 from fedloom.federation.data import SOURCE, TARGET
 from fedloom.federation.device import Device
 from fedloom.methods import Central, FedAvg, FedSGD, Local
@@ -250,6 +251,66 @@ def test_unreachable_clients_are_not_selected() -> None:
     assert 10 < row["selected"] < 30
 
 
+def there(folder: Path, lines: str) -> str:
+    path = folder / "there.csv"
+    path.write_text("client,start,end\n" + lines.replace(" ", "\n"), encoding="utf-8")
+    return str(path)
+
+
+def test_a_round_waits_for_somebody_and_drops_who_goes_away_before_its_reply_is_due(tmp_path: Path) -> None:
+    problem, method = make_problem("linear", dtype=F64), FedAvg(batch=4, epochs=2)
+    trace = there(tmp_path, "0,5,100 1,5,6 2,50,100 3,5,7.5 4,5,30")
+    engine = start(problem, method, fleet=Fleet(speed=Distribution("constant", 4), trace=trace))
+    row = engine.step()  # 3.5, 1.5, 6, 2.5 and 0.5 seconds of work, from 5 on; client 3 is ready at 7.5 exactly
+    assert (row["selected"], row["accepted"], row["dropped"]) == (4, 3, 1)
+    assert row["simulated_seconds"] == 5 + 3.5
+    only = run(problem, method, 1, select=Chosen(lambda ids, ctx: [0, 3, 4]))
+    torch.testing.assert_close(engine.state["x"], only.state["x"], rtol=0, atol=1e-14)
+    row = engine.step()
+    assert (row["selected"], row["accepted"], row["simulated_seconds"]) == (2, 2, 12.0)
+    engine.clocks.simulated_seconds = 95.0
+    row = engine.step()
+    assert (row["selected"], row["accepted"], row["dropped"], row["simulated_seconds"]) == (2, 1, 1, 101.0)
+    with pytest.raises(
+        RunError, match=r"after 101 simulated seconds none of the 5 clients will ever be there again; let"
+    ):
+        engine.step()
+    assert engine.clocks.round == 3
+
+
+def test_who_returns_has_what_it_remembered_when_it_was_last_heard_of(tmp_path: Path) -> None:
+    trace = there(tmp_path, "1,0,3 1,20,23 3,0,1 3,18,100")
+    fleet = Fleet(delay_up=Distribution("constant", 2), trace=trace)
+    engine = start(make_problem("linear"), Tally(), fleet=fleet)
+    rows = [engine.step() for _ in range(12)]  # at 0, 2, 4, …: 1 goes away in the second and twelfth, 3 in the first
+    assert [row["selected"] for row in rows] == [5, 4, 3, 3, 3, 3, 3, 3, 3, 4, 5, 5]
+    assert [row["dropped"] for row in rows] == [1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]
+    memories = [engine.store.get(client) for client in range(5)]
+    assert [int(memory["accepted"]) for memory in memories if memory is not None] == [12, 2, 12, 3, 12]
+    assert engine.state["seen"].tolist() == [12, 2, 12, 3, 12]
+
+
+def test_the_absent_take_no_part_but_a_pool_has_the_rows_of_all() -> None:
+    problem = make_problem("linear", sizes=(3,) * 10)
+    rows = [start(problem, FedAvg(), fleet=Fleet(absent=share)).step() for share in (0.0, 0.3, 0.8)]
+    assert [row["selected"] for row in rows] == [10, 7, 2]
+    row = start(problem, Central(), fleet=Fleet(absent=0.8)).step()
+    assert (row["selected"], row["gradient_evaluations"]) == (1, 30)
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+def test_those_who_come_and_go_do_so_alike_whatever_the_stack(stack: int) -> None:
+    problem = make_problem("linear", dtype=F64, sizes=(3,) * 12)
+    fleet = Fleet(
+        delay_up=Distribution("uniform", 1, 9), redraw=True, period=20.0, away=0.4, fails_every=40.0, repair=10.0
+    )
+    how = {"fleet": fleet, "select": Uniform(5)}
+    one, other = (run(problem, Tally(), 30, stack=size, **how) for size in (stack, 12))
+    assert torch.equal(one.state["seen"], other.state["seen"])
+    assert 60 < int(one.state["seen"].sum()) < 150
+    assert replace(one.clocks, wall_seconds=0) == replace(other.clocks, wall_seconds=0)
+
+
 def test_devices_with_little_storage_train_on_fewer_rows() -> None:
     row = start(make_problem("linear"), FedAvg(batch=4), fleet=Fleet(storage=4)).step()
     assert row["gradient_evaluations"] == 4 + 3 + 4 + 4 + 1
@@ -424,6 +485,10 @@ def test_what_cannot_be_is_refused_before_any_work() -> None:
         start(make_problem("linear", sizes=(3, 0, 2, 0), names="abcd"), FedAvg())
     with pytest.raises(ConfigError, match="needs exact messages"):
         start(problem, Exact(), transforms=(Quantise(8),))
+    with pytest.raises(DataError, match=r"gone\.csv is not there"):
+        start(problem, FedAvg(), fleet=Fleet(delay_up=Distribution("constant", 1), trace="gone.csv"))
+    with pytest.raises(ConfigError, match=r"fleet\.absent = 0\.95 leaves none of the 5 clients"):
+        start(problem, FedAvg(), fleet=Fleet(absent=0.95))
     start(make_problem("linear", sizes=(3, 0), roles=(SOURCE, TARGET)), FedAvg())
     start(problem, Central(), select=Uniform(500))  # the pool is one
 

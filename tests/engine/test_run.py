@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 import fedloom
+from fedloom.engine.fleet import Distribution
 from fedloom.engine.run import Interrupted, train
 from fedloom.errors import ConfigError, RunError
 from fedloom.execution import Auto
@@ -132,6 +134,39 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path, whole: fedloom.
 def test_a_finished_run_can_be_given_more_rounds(tmp_path: Path, whole: fedloom.Run) -> None:
     run(tmp_path / "run", rounds=5)
     assert run(tmp_path / "run", resume=True).summary["theta_sha256"] == whole.summary["theta_sha256"]
+
+
+def test_a_run_whose_clients_come_and_go_is_resumed_in_the_same_bits(tmp_path: Path) -> None:
+    trace = tmp_path / "there.csv"
+    trace.write_text("client,start,end\n3,0,40\n3,45,60\n7,20,55\n", encoding="utf-8")
+    fleet = fedloom.Fleet(
+        delay_up=Distribution("uniform", 1, 9),
+        redraw=True,
+        absent=0.2,
+        leaves=Distribution("exponential", 500),
+        period=30.0,
+        away=0.3,
+        fails_every=40.0,
+        repair=5.0,
+        trace=str(trace),
+        trace_repeats=60.0,
+    )
+    through = run(None, fleet=fleet)
+    run(tmp_path / "run", fleet=fleet, rounds=5)
+    resumed = run(tmp_path / "run", fleet=fleet, resume=True)
+    assert resumed.summary["theta_sha256"] == through.summary["theta_sha256"]
+    for column in ("simulated_seconds", "selected", "accepted", "dropped"):
+        assert [row.get(column) for row in resumed.history] == [row.get(column) for row in through.history]
+    assert sum(row.get("dropped", 0) for row in through.history) > 0
+
+
+def test_a_run_that_nobody_is_left_for_ends_with_what_it_had_and_can_be_resumed(tmp_path: Path) -> None:
+    fleet = fedloom.Fleet(delay_up=Distribution("constant", 10), leaves=Distribution("constant", 35))
+    with pytest.raises(RunError, match=r"after 40 simulated seconds none of the 10 clients will ever be there again"):
+        run(tmp_path / "run", fleet=fleet)
+    longer = dataclasses.replace(fleet, leaves=None)
+    resumed = run(tmp_path / "run", fleet=longer, resume=True)
+    assert [row.get("accepted") for row in resumed.history] == [None, 4, 4, 4, 0, *[4] * (ROUNDS - 4)]
 
 
 def test_a_damaged_checkpoint_costs_rounds_but_not_the_run(tmp_path: Path, whole: fedloom.Run) -> None:

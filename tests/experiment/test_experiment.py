@@ -134,6 +134,31 @@ def test_what_is_written_down_gives_the_same_bits_again(tmp_path: Path) -> None:
     assert first.summary["label"] == "all at once"
 
 
+def test_a_trace_is_found_beside_the_experiment_and_written_down_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there.csv").write_text("client,start,end\n1,0,50\n2,20,90\n", encoding="utf-8")
+    (tmp_path / "exp.toml").write_text(
+        'rounds = 4\n[data]\nclients = 4\n[model]\nname = "linear"\n[execution]\nexecutor = "serial"\n'
+        '[fleet]\ndelay_up = "uniform:10:30"\ntrace = "there.csv"\ntrace_repeats = 90\nperiod = 30\naway = 0.2\n'
+        'leaves = "exponential:1000"\nredraw = true',
+        encoding="utf-8",
+    )
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    experiment = Experiment.load("../exp.toml")
+    resolved = experiment.resolved()
+    assert resolved["fleet"]["trace"] == str(tmp_path / "there.csv")
+    assert resolved["fleet"]["leaves"] == "exponential:1000"
+    assert "fails_every" not in resolved["fleet"]
+    assert tomllib.loads(toml.dumps(resolved)) == again(experiment, tmp_path / "elsewhere").resolved()
+    first, second = experiment.run(), again(experiment, tmp_path / "elsewhere").run()
+    assert first.summary["theta_sha256"] == second.summary["theta_sha256"]
+    assert [row.get("selected") for row in first.history] == [row.get("selected") for row in second.history]
+    given = Experiment.load("../exp.toml", {"fleet.trace": "../there.csv"})  # not in the file: from the working folder
+    assert given.resolved()["fleet"]["trace"] == str(tmp_path / "there.csv")
+
+
 def test_a_file_of_the_user_is_found_beside_the_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = "".join(f"{k / 9},{k % 7},{k % 2},{'abc'[k % 3]}\n" for k in range(60))
     (tmp_path / "table.csv").write_text("first,second,label,site\n" + rows, encoding="utf-8")

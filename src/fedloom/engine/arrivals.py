@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.engine.availability import gone_for_good
 from fedloom.engine.engine import FATES, Call, Engine, Floats, Groups, Ints, Outcome, Row
 from fedloom.engine.selection import Uniform
 from fedloom.engine.setting import Setting
@@ -81,6 +82,8 @@ class Arrivals(Engine):
         """When the first of these could end."""
         self.flight: list[Job] = []
         """Computed jobs, a heap by the time of their end."""
+        self.sleeping: list[tuple[float, int]] = []
+        """When clients that are away come back, a heap; who never does is in none of these lists."""
         self.buffer: list[Job] = []
         self.wave = 0
         self.picks = 0
@@ -92,33 +95,43 @@ class Arrivals(Engine):
         started = time.perf_counter()
         tally = _Tally()
         if not self.flight and not self.waiting:
-            self._fill()
+            self._fill(tally)
         while tally.ended < self.concurrency:
-            if not self.flight or self.earliest <= self.flight[0].ends:
+            if self.waiting and self.earliest <= self._next():
                 tally.failures += self._compute()
-            if self.flight[0].ends > self.until:
+            elif math.isinf(now := self._next()):
+                raise gone_for_good(self.clocks.simulated_seconds, len(self.candidates))
+            elif now > self.until:
                 self.clocks.simulated_seconds = self.until
                 break
-            self._instant(tally)
+            else:
+                self.clocks.simulated_seconds = now
+                self._take_in(tally)
+                while self.sleeping and self.sleeping[0][0] == now:
+                    self.idle.append(heapq.heappop(self.sleeping)[1])
+                self._fill(tally)
         return self._record(tally, started)
 
-    def _instant(self, tally: _Tally) -> None:
-        """All that happens at the next moment at which something happens."""
-        now = self.clocks.simulated_seconds = self.flight[0].ends
-        remembered: list[Job] = []
+    def _next(self) -> float:
+        """When something happens next, of what is computed."""
+        reply = self.flight[0].ends if self.flight else math.inf
+        return min(reply, self.sleeping[0][0]) if self.sleeping else reply
+
+    def _take_in(self, tally: _Tally) -> None:
+        """The replies of this instant; the server takes a step for each full buffer of them."""
+        now, accepted = self.clocks.simulated_seconds, []
         while self.flight and self.flight[0].ends == now:
             job = heapq.heappop(self.flight)
             tally.add(job, self.clocks.server_steps, job.client in self.shown)
             self.idle.append(job.client)
             if job.fate == "accepted":
-                remembered.append(job)
+                accepted.append(job)
                 self.buffer.append(job)
                 if len(self.buffer) == self.buffer_size:
                     self._update()
-        if any(job.memory for job in remembered):
-            memories = [job.memory or {} for job in remembered]
-            self.keep(np.array([job.client for job in remembered]), _columns(memories))
-        self._fill()
+        if any(job.memory for job in accepted):
+            memories = [job.memory or {} for job in accepted]
+            self.keep(np.array([job.client for job in accepted]), _columns(memories))
 
     def _update(self) -> None:
         """The server's step on the replies in its buffer."""
@@ -132,10 +145,10 @@ class Arrivals(Engine):
         self.state = self.setting.method.server(self.state, replies, self.context(self.clocks.server_steps))
         self.clocks.server_steps += 1
 
-    def _fill(self) -> None:
+    def _fill(self, tally: _Tally) -> None:
         """Idle clients fetch as long as there are free places."""
         free = self.concurrency - len(self.flight) - len(self.waiting)
-        clients = self._choose(free) if free > 0 and self.idle else []
+        clients = self._choose(free, tally) if free > 0 and self.idle else []
         if not clients:
             return
         call = self.call(np.array(clients), self.wave)
@@ -146,23 +159,37 @@ class Arrivals(Engine):
             self.waiting.append(Job(client, now, steps, down, call.received, own, earliest))
             self.earliest = min(self.earliest, earliest)
 
-    def _choose(self, free: int) -> list[int]:
+    def _choose(self, free: int, tally: _Tally) -> list[int]:
         """Who fetches next: up to so many idle clients, in order of client id; they are idle no longer."""
         idle, out = self._reachable()
-        count = min(free, len(idle))
-        if count == len(idle):
-            chosen, idle = idle, []
-        elif isinstance(self.setting.select, Uniform):
-            chosen = []
-            for _ in range(count):  # a swap with the last one: no list is ever copied
+        chosen: list[int] = []
+        if len(idle) > free and isinstance(self.setting.select, Uniform):
+            while len(chosen) < free and idle:  # a swap with the last one: no list is ever copied
                 at = int(self._uniform() * len(idle))
                 idle[at], idle[-1] = idle[-1], idle[at]
-                chosen.append(idle.pop())
+                chosen += self._there([idle.pop()], tally)
         else:
-            chosen = self._by_rule(idle, count)
-            idle = [client for client in idle if client not in set(chosen)]
+            idle = self._there(idle, tally)
+            chosen = idle if len(idle) <= free else self._by_rule(idle, free)
+            idle = [client for client in idle if client not in set(chosen)] if len(chosen) < len(idle) else []
         self.idle = idle + out if out else idle
         return sorted(chosen)
+
+    def _there(self, clients: list[int], tally: _Tally) -> list[int]:
+        """Those who are there; the others sleep until they come back."""
+        availability, now = self.setting.availability, self.clocks.simulated_seconds
+        if availability.always:
+            return clients
+        found = []
+        for client in clients:
+            back, _ = availability.presence(client, now)
+            if back <= now:
+                found.append(client)
+            elif back < math.inf:
+                heapq.heappush(self.sleeping, (back, client))
+            if back > now and client in self.shown:
+                tally.away += self.absences([client])
+        return found
 
     def _by_rule(self, idle: list[int], count: int) -> list[int]:
         """So many of the idle ones by the selection's own rule."""
@@ -179,7 +206,7 @@ class Arrivals(Engine):
             return self.idle, []
         while True:
             reached = set(self.fleet.reachable(np.array(self.idle), Draw(self.setting.seed, self.wave)).tolist())
-            if reached or self.flight or self.waiting:
+            if reached or self.flight or self.waiting or self.sleeping:
                 break
             self.wave += 1  # nobody else is at work: the server tries again
         return [i for i in self.idle if i in reached], [i for i in self.idle if i not in reached]
@@ -194,6 +221,8 @@ class Arrivals(Engine):
 
     def _least(self, client: int) -> float:
         """Seconds that a job takes at the least, as far as it is known before it is computed."""
+        if self.fleet.redraw:
+            return float(self._bound(np.array([client]))[0])
         if self._bounds is None:
             bounds = self._bound(self.candidates)
             self._bounds = dict(zip(self.candidates.tolist(), bounds.tolist(), strict=True))
@@ -204,7 +233,7 @@ class Arrivals(Engine):
         fleet, method, seed = self.fleet, self.setting.method, self.setting.seed
         cut = fleet.stragglers > 0 or fleet.jitter > 0 or (fleet.deadline is not None and fleet.late == "partial")
         work = None if cut else method.work(self.sizes.numpy()[clients])
-        least = fleet.seconds(clients, seed, 0, 0, np.zeros_like(clients) if work is None else work)
+        least = fleet.seconds(clients, seed, 0, 0, np.zeros_like(clients) if work is None else work, self.wave)
         least = least if fleet.deadline is None else np.minimum(least, fleet.deadline)
         return least * (1 - 1e-9)  # the same terms, summed up in another order, must not be below it
 
@@ -258,6 +287,8 @@ class Arrivals(Engine):
         row["staleness"] = {"mean": tally.staleness / max(tally.fates["accepted"], 1), "max": tally.oldest}
         if self.clocks.simulated_seconds > 0:
             row["jobs"] = tally.jobs
+        if tally.away:
+            row["away"] = tally.away
         return row | {"failures": tally.failures} if tally.failures else row
 
     def snapshot(self) -> tuple[Groups, dict[str, Any]]:
@@ -269,6 +300,7 @@ class Arrivals(Engine):
             "wave": self.wave,
             "picks": self.picks,
             "idle": self.idle,
+            "sleeping": sorted(self.sleeping),
             "jobs": [
                 [job.client, job.started, job.version, job.down, job.ends, job.fate, job.up, job.evaluations]
                 for job in jobs
@@ -287,6 +319,7 @@ class Arrivals(Engine):
         super().restore(groups, meta)
         saved, kept = meta["flight"], groups.get("flight", {})
         self.wave, self.picks, self.idle = saved["wave"], saved["picks"], saved["idle"]
+        self.sleeping = [(back, client) for back, client in saved["sleeping"]]
         if self.picks % _BLOCK:
             self._numbers = Draw(self.setting.seed, self.picks // _BLOCK).uniform("next client", 0, _BLOCK)
         parts: dict[str, Message] = {}
@@ -314,7 +347,9 @@ class _Tally:
         self.fates = dict.fromkeys(FATES, 0)
         self.failures: list[str] = []
         self.jobs: list[list[Any]] = []
-        """Client, start, end, fate of the clients that are shown."""
+        """Client, start, end, fate of the clients that are shown …"""
+        self.away: list[list[Any]] = []
+        """… and client, from when, until when, of their absences that were noticed."""
 
     def add(self, job: Job, steps: int, shown: bool) -> None:
         """One job that ended when the server had taken so many steps."""
@@ -334,13 +369,14 @@ def _together(jobs: Sequence[Job], turn: int) -> Call:
     """Jobs as one call: what they received is shared if all fetched the same, and columns otherwise."""
     clients = np.array([job.client for job in jobs], dtype=np.int64)
     down = np.array([job.down for job in jobs], dtype=np.int64)
+    started = np.array([job.started for job in jobs])
     own = _columns([job.own or {} for job in jobs])
     first = jobs[0].received or {}
     if all(job.version == jobs[0].version for job in jobs):
-        return Call(clients, first, own, turn, down)
+        return Call(clients, first, own, turn, down, started)
     fetched = {key: torch.stack([(job.received or {})[key] for job in jobs]) for key in first}
     columns = {key: value.unsqueeze(-1) if value.dim() == 1 else value for key, value in fetched.items()}
-    return Call(clients, {}, columns | own, turn, down)
+    return Call(clients, {}, columns | own, turn, down, started)
 
 
 def _columns(messages: list[Message]) -> dict[str, Tensor]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedloom.channel import payload
+from fedloom.engine.availability import interrupted
 from fedloom.engine.evaluation import Evaluation, Verdict, collect, pieces
 from fedloom.engine.gradients import gradient_measures
 from fedloom.engine.setting import Setting
@@ -62,6 +64,8 @@ class Call:
     """Which numbers they draw; no client has two calls of one turn."""
     down: Ints
     """Bytes that each received."""
+    started: Floats
+    """When each fetched."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +190,8 @@ class Engine(ABC):
         clients, draw = call.clients[stack], Draw(seed, call.turn)
         up = np.full(len(stack), result["bytes"], dtype=np.int64)
         seconds = fleet.seconds(clients, seed, call.down[stack], up, result["evaluations"], call.turn)
-        fates = fleet.fates(clients, seconds, draw)
+        gone = interrupted(self.setting.availability, clients, call.started[stack], seconds)
+        fates = fleet.fates(clients, seconds, draw, gone)
         self._refuse_nan(clients, result, fates)
         kept = np.flatnonzero(fates["accepted"])
         memory: Memory = {}
@@ -216,6 +221,12 @@ class Engine(ABC):
                 "or go on without such replies (on_error = 'drop')"
             )
         fates["accepted"] = fates["accepted"] & ~fates["failed"]
+
+    def absences(self, clients: Sequence[int]) -> list[list[Any]]:
+        """Who of these is away now, since now, and until when (None: for good); for the picture of the fleet."""
+        now = self.clocks.simulated_seconds
+        back = [(client, self.setting.availability.presence(client, now)[0]) for client in clients]
+        return [[client, now, time if math.isfinite(time) else None] for client, time in back if time > now]
 
     def due(self, evaluation: Evaluation, last: bool) -> bool:
         """Whether this evaluation is to be made after the round that just ended."""
@@ -270,7 +281,8 @@ class Engine(ABC):
         ids = torch.from_numpy(clients)
         received, own = self.setting.method.broadcast(self.state, ids), self.setting.method.unicast(self.state, ids)
         down = payload({**received, **{key: value.new_empty(value.shape[1:]) for key, value in own.items()}})
-        return Call(clients, received, own, turn, np.full(len(clients), down, dtype=np.int64))
+        started = np.full(len(clients), self.clocks.simulated_seconds)
+        return Call(clients, received, own, turn, np.full(len(clients), down, dtype=np.int64), started)
 
 
 @dataclass(eq=False)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from fractions import Fraction as Ratio
+from functools import cache
 from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
 
 from fedloom.errors import ConfigError
 from fedloom.federation.randomness import Draw
@@ -20,6 +22,14 @@ from fedloom.types import Count, Fraction, NonNegative, Positive
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_BY_THE_CLOCK = ("leaves", "period", "fails_every", "trace", "trace_repeats")
+_MISHAPS = ("unavailable", "dropout", "loss", "stragglers", "deadline", "absent", "away", "repair", *_BY_THE_CLOCK)
+_TOGETHER = (("period", "away"), ("away", "period"), ("repair", "fails_every"), ("trace_repeats", "trace"))
+"""Fields that mean nothing without another one."""
+_CYCLES = 1000
+"""Of two repetitions the longer one at most comes so many times before both begin together again."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,11 @@ class Distribution:
         words = [repr(float(number)).removesuffix(".0") for number in numbers]  # every digit: files are read again
         return words[0] if self.kind == "constant" else ":".join([self.kind, *words])
 
+    @property
+    def nought(self) -> bool:
+        """Whether it is 0 for everybody."""
+        return (self.b if self.kind == "uniform" else self.a) == 0
+
     def of(self, draw: Draw, purpose: str, clients: Ints) -> Floats:
         """Each client's number."""
         if self.kind == "constant":
@@ -85,6 +100,8 @@ class Fleet:
     """Bytes a second from the server to the client."""
     bandwidth_up: Varied = Distribution("constant", math.inf)
     """Bytes a second from the client to the server."""
+    redraw: bool = False
+    """Whether delays are drawn anew for every exchange instead of once for each client."""
     jitter: NonNegative = 0.0
     """How much a client's speed varies from round to round: the standard deviation of its logarithm."""
     unavailable: Fraction = 0.0
@@ -101,17 +118,69 @@ class Fleet:
     """A client that would be late: its reply is dropped, or it does only as many local steps as fit (at least one)."""
     storage: Count | None = None
     """Rows that a device can keep; it holds the first so many of its own."""
+    absent: Fraction = 0.0
+    """Share of the clients that never take part; those absent at 0.2 are also among those at 0.4."""
+    leaves: Varied | None = None
+    """Seconds after which a client leaves for good; none: nobody leaves."""
+    period: Positive | None = None
+    """Seconds after which a client's regular absence comes again, at a time of its own; none: nobody has any."""
+    away: Fraction = 0.0
+    """Share of each period for which a client is away."""
+    fails_every: Positive | None = None
+    """Seconds from one failure of a client to the next on average, exponential; none: nobody fails in this way."""
+    repair: NonNegative = 0.0
+    """Seconds until a client that failed is back on average, exponential; 0: at once, but its work is broken off."""
+    trace: str | None = None
+    """A CSV file with the columns client, start, end: seconds between which each is there; others always are."""
+    trace_repeats: Positive | None = None
+    """Seconds after which the trace begins again; none: whom it lists does not come back after its last line."""
 
     def reliable(self) -> Fleet:
-        """The same fleet if nobody ever failed."""
-        return replace(self, unavailable=0.0, dropout=0.0, loss=0.0, stragglers=0.0, deadline=None)
+        """The same fleet if nobody ever failed or was away."""
+        return replace(self, **{name: getattr(Fleet, name) for name in _MISHAPS})
 
     def check(self) -> None:
-        """Refuses a fleet on which a round would never end."""
-        for name in ("speed", "bandwidth_down", "bandwidth_up"):
-            how = getattr(self, name)
-            if how.a == 0:
-                raise ConfigError(f"fleet.{name} = {str(how)!r} can be 0, and such a client never answers; choose more")
+        """Refuses what no fleet can be, one on which a round would never end, and one in which nobody is there."""
+        try:
+            read = _adapter().validate_python(vars(self))
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            raise ConfigError(f"fleet.{wrong['loc'][0]} = {wrong['input']!r} cannot be: {wrong['msg']}") from None
+        for name, how in vars(read).items():
+            if isinstance(how, Distribution):
+                _check_distribution(name, getattr(self, name))
+        self._check_presence()
+
+    def _check_presence(self) -> None:
+        """Refuses coming and going that cannot be, or that would change nothing."""
+        for name, other in _TOGETHER:
+            if getattr(self, name) and not getattr(self, other):
+                raise ConfigError(
+                    f"fleet.{name} = {getattr(self, name)} means nothing without fleet.{other}; give both or neither"
+                )
+        for name in ("absent", "away"):
+            if getattr(self, name) == 1:
+                raise ConfigError(f"fleet.{name} = 1: nobody would ever be there; choose less than 1")
+        if self.leaves is not None and self.leaves.nought:
+            raise ConfigError(f"fleet.leaves = '{self.leaves}': everybody would leave at the start; choose more")
+        moving = [name for name in _BY_THE_CLOCK if getattr(self, name) is not None]
+        for name in moving:
+            if isinstance(value := getattr(self, name), float) and math.isinf(value):
+                raise ConfigError(f"fleet.{name} = inf: it would never come; leave it out")
+        if math.isinf(self.repair):
+            raise ConfigError("fleet.repair = inf: nobody who fails would ever come back; use fleet.leaves for that")
+        if moving and self.timeless:
+            raise ConfigError(
+                f"fleet.{moving[0]} needs time that passes, but nothing takes time in this fleet; give it a speed "
+                "(fleet.speed = 500, say) or delays"
+            )
+        if self.period is not None and self.trace_repeats is not None:
+            longest = max(self.period, self.trace_repeats)
+            if common_cycle(self.period, self.trace_repeats) > _CYCLES * longest:
+                raise ConfigError(
+                    f"fleet.period = {self.period:g} and fleet.trace_repeats = {self.trace_repeats:g} begin together "
+                    f"only once in more than {_CYCLES:,} times; choose numbers of which one divides the other"
+                )
 
     def reachable(self, candidates: Ints, draw: Draw) -> Ints:
         """Who could be selected in this round."""
@@ -129,15 +198,13 @@ class Fleet:
     @property
     def instant(self) -> bool:
         """Whether messages take no time."""
-        return all(
-            how.kind == "constant" and how.a in (0.0, math.inf)
-            for how in (self.delay_down, self.delay_up, self.bandwidth_down, self.bandwidth_up)
-        )
+        fast = math.isinf(self.bandwidth_down.a) and math.isinf(self.bandwidth_up.a)
+        return fast and self.delay_down.nought and self.delay_up.nought
 
     @property
     def timeless(self) -> bool:
-        """Whether nothing takes any time."""
-        return self.instant and self.speed == Distribution("constant", math.inf)
+        """Whether a round takes no time, whatever is done in it."""
+        return self.instant and math.isinf(self.speed.a)
 
     def budget(self, clients: Ints, seed: int, down: int | Ints, up: int | Ints, round: int = 0) -> Floats | None:
         """Gradient evaluations that fit before the deadline; None: no limit. ``up`` estimates the reply's bytes."""
@@ -149,9 +216,9 @@ class Fleet:
 
     def travel(self, clients: Ints, seed: int, down: int | Ints, up: int | Ints, round: int = 0) -> Floats:
         """Seconds that a client's two messages take."""
-        fixed = Draw(seed)
-        there = self.delay_down.of(fixed, "delay_down", clients) + down / self.bandwidth_down.of(fixed, "down", clients)
-        return there + self.delay_up.of(fixed, "delay_up", clients) + up / self.bandwidth_up.of(fixed, "up", clients)
+        fixed, draw = Draw(seed), Draw(seed, round if self.redraw else 0)
+        there = self.delay_down.of(draw, "delay_down", clients) + down / self.bandwidth_down.of(fixed, "down", clients)
+        return there + self.delay_up.of(draw, "delay_up", clients) + up / self.bandwidth_up.of(fixed, "up", clients)
 
     def pace(self, clients: Ints, seed: int, round: int) -> Floats:
         """Gradient evaluations a second of each client in this round."""
@@ -166,18 +233,19 @@ class Fleet:
         """Seconds from the start of the round until each client's reply is there."""
         return self.travel(clients, seed, down, up, round) + evaluations / self.pace(clients, seed, round)
 
-    def fates(self, clients: Ints, seconds: Floats, draw: Draw) -> dict[str, npt.NDArray[np.bool_]]:
-        """What became of each client: dropped, lost, late, or accepted."""
+    def fates(self, clients: Ints, seconds: Floats, draw: Draw, gone: Bools | None = None) -> dict[str, Bools]:
+        """What became of each client: dropped (also those who are ``gone`` before the end), lost, late, or accepted."""
         nobody = np.zeros(len(clients), dtype=bool)
         chance = draw.uniform("fate", clients, 2) if self.dropout or self.loss else None
         dropped = chance[:, 0] < self.dropout if chance is not None else nobody
+        dropped = dropped if gone is None else dropped | gone
         lost = (chance[:, 1] < self.loss) & ~dropped if chance is not None else nobody
         late = nobody
         if self.deadline is not None:
             late = (seconds > self.deadline * (1 + 1e-9)) & ~dropped & ~lost
         return {"dropped": dropped, "lost": lost, "late": late, "accepted": ~(dropped | lost | late)}
 
-    def round_seconds(self, seconds: Floats, fates: dict[str, npt.NDArray[np.bool_]]) -> float:
+    def round_seconds(self, seconds: Floats, fates: dict[str, Bools]) -> float:
         """How long the server waits: for its slowest participant, or until the deadline when somebody is missing.
 
         Without a deadline a server would wait for ever for those who never answer; it is told of failures when their
@@ -188,6 +256,32 @@ class Fleet:
             return self.deadline
         longest = float(seconds.max(initial=0.0))
         return min(longest, self.deadline) if self.deadline is not None else longest
+
+
+def common_cycle(one: float, other: float) -> float:
+    """Seconds until two repetitions begin together again: the least common multiple of their decimal numbers."""
+    a, b = Ratio(repr(float(one))), Ratio(repr(float(other)))
+    cycle = Ratio(math.lcm(a.numerator * b.denominator, b.numerator * a.denominator), a.denominator * b.denominator)
+    return float(cycle)
+
+
+@cache
+def _adapter() -> TypeAdapter[Fleet]:
+    return TypeAdapter(Fleet)
+
+
+def _check_distribution(name: str, how: object) -> None:
+    """Refuses numbers that cannot be what the field stands for."""
+    if not isinstance(how, Distribution):
+        raise ConfigError(f"fleet.{name} = {how!r} is no Distribution; write Distribution.parse({how!r})")
+    try:
+        Distribution.parse(str(how))
+    except ValueError as error:
+        raise ConfigError(f"fleet.{name}: {error}") from None
+    if name in ("speed", "bandwidth_down", "bandwidth_up") and how.a == 0:
+        raise ConfigError(f"fleet.{name} = {str(how)!r} can be 0, and such a client never answers; choose more")
+    if name in ("delay_down", "delay_up") and math.isinf(how.a):
+        raise ConfigError(f"fleet.{name} = {str(how)!r}: such a client never answers; choose less")
 
 
 FLEETS: dict[str, Fleet] = {

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.engine.availability import gathered
 from fedloom.engine.engine import FATES, Call, Engine, Ints, Outcome, Row
 from fedloom.execution.worker import Result
 from fedloom.federation.replies import Replies
@@ -22,8 +23,10 @@ class Rounds(Engine):
         """One round: select, broadcast, client update, aggregate, server update."""
         started = time.perf_counter()
         method, t = self.setting.method, self.clocks.round
-        ctx = self.context(t)
-        candidates = self.fleet.reachable(self.candidates, ctx.draw)
+        ctx, availability = self.context(t), self.setting.availability
+        self.clocks.simulated_seconds, there = gathered(availability, self.candidates, self.clocks.simulated_seconds)
+        away = self.absences(sorted(self.shown - set(there.tolist()))) if len(there) < len(self.candidates) else []
+        candidates = self.fleet.reachable(there, ctx.draw)
         clients = self.setting.select.pick(candidates, ctx) if method.layout != "pooled" else self.candidates
         call = self.call(clients, t)
         harvest = Harvest(call)
@@ -35,7 +38,7 @@ class Rounds(Engine):
         if replies is not None:
             self.state = method.server(self.state, replies, ctx)
             self.clocks.server_steps += 1
-        return self._record(harvest, started)
+        return self._record(harvest, started) | ({"away": away} if away else {})
 
     def _record(self, harvest: Harvest, started: float) -> Row:
         clocks = self.clocks

@@ -27,7 +27,7 @@ from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import All, Selection, Uniform
 from fedloom.engine.setting import Setting
 from fedloom.engine.store import MemoryStore
-from fedloom.errors import FedloomError, RunError
+from fedloom.errors import Deserted, FedloomError, RunError
 from fedloom.execution import Executor, executor_for, one_thread
 from fedloom.federation.data import SOURCE
 from fedloom.federation.problem import Problem
@@ -151,7 +151,8 @@ def train(
         walk.start(saved)
         walk.go()
         summary = walk.summary(label or name_of(method))
-        notes = ([saved.note] if saved is not None and saved.note else []) + history.notes + missed(summary)
+        found = [saved.note if saved is not None else None, *history.notes, walk.deserted, *missed(summary)]
+        notes = [note for note in found if note]
         return Run(
             engine.theta(), engine.state, history.rows, summary, folder.path if folder is not None else None, notes
         )
@@ -177,6 +178,8 @@ class _Walk:
         self.verdict: Verdict | None = None
         self.reached: Row | None = None
         """The row at which the schedule's target was reached."""
+        self.deserted: str | None = None
+        """Why there is nobody left, if so."""
         self.wall_before = 0.0
         self.started = time.perf_counter()
 
@@ -198,12 +201,25 @@ class _Walk:
         """All rounds that are left, or until the method has converged; Ctrl-C ends it after the round under way."""
         with _gentle_interrupt() as interrupted:
             while not self.over:
-                self._record(self.engine.step())
+                try:
+                    row = self.engine.step()
+                except Deserted as error:
+                    self._desert(error)
+                    return
+                self._record(row)
                 last = self.over
                 if last or interrupted() or self._save_is_due():
                     self._save()
                 if interrupted() and not last:
                     raise Interrupted(self.folder.path if self.folder else None, self.engine.clocks.round)
+
+    def _desert(self, error: Deserted) -> None:
+        """The run ends here, as nobody is left; if nobody ever came, it was no run."""
+        if self.engine.clocks.round == 0:
+            raise error
+        self.deserted = str(error)
+        self.verdict = None  # judged by the last model, whenever it was judged last
+        self._save()
 
     def _record(self, row: Row) -> None:
         """Evaluate what is due, then write the row of the round."""
@@ -244,6 +260,8 @@ class _Walk:
     def stopped(self) -> str | None:
         """What ends the run, if something does."""
         clocks, seconds = self.engine.clocks, self.engine.setting.schedule.seconds
+        if self.deserted is not None:
+            return "deserted"
         if self.reached is not None:
             return "target"
         if self.converged:

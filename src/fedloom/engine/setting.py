@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from fedloom.channel import Channel
+from fedloom.engine.availability import Availability
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.schedule import Schedule
@@ -58,6 +60,7 @@ class Setting:
         self.schedule.check(method, self.fleet, len(sources), metrics)
         if method.layout == "pooled":
             return
+        self.availability  # noqa: B018
         self.select.check(len(sources))
         empty = sources[data.splits["train"].sizes[sources] == 0]
         if len(empty):
@@ -65,6 +68,12 @@ class Setting:
                 f"client {data.label(int(empty[0]))} has no training rows (and {len(empty) - 1} more like it); give "
                 "every source client some, or fewer clients"
             )
+
+    @cached_property
+    def availability(self) -> Availability:
+        """When each client is there; a pool always is."""
+        pooled = self.method.layout == "pooled"
+        return Availability() if pooled else Availability.among(self.problem.data, self.fleet, self.seed)
 
     def _check_vectors(self) -> None:
         """The models that were given must be such models, and one that is needed must be there."""

@@ -12,6 +12,7 @@ import torch
 
 from fedloom.data import Table
 from fedloom.engine import toml
+from fedloom.engine.availability import Availability
 from fedloom.engine.folder import CONFIG, SUMMARY
 from fedloom.engine.run import Progress, Run, train
 from fedloom.engine.saved import SavedModel, saved_model
@@ -209,6 +210,8 @@ class Experiment:
                 ("selection", "per_round"),
                 f"cannot be: {self.candidates} clients can take part; choose 1 to {self.candidates}",
             )
+        with faults.collecting(("fleet", "trace"), ("fleet", "absent")):
+            Availability.among(self.data(), self.fleet, self.top.seed)
         with faults.collecting(("method", "name"), ("data", "partition"), ("method",)):
             check_layout(self.method, self.data())
         with faults.collecting(("model", "loss")):

@@ -221,7 +221,13 @@ def read_fleet(values: dict[str, Any], faults: Faults) -> tuple[Fleet, dict[str,
     usual = {
         key: str(value) if isinstance(value, Distribution) else value for key, value in vars(FLEETS[preset]).items()
     }
-    fleet = replace(FLEETS[preset], **{key: read[key] for key in given})
+    changed = {key: read[key] for key in given}
+    if read["trace"] is not None:
+        path = faults.settings.folder_of(("fleet", "trace")) / read["trace"]
+        changed["trace"], given["trace"] = str(path), str(path.resolve())
+    fleet = replace(FLEETS[preset], **changed)
+    with faults.collecting(("fleet",)):
+        fleet.check()
     return fleet, {"preset": preset, **spoken(usual | given, form)}
 
 
