@@ -150,17 +150,19 @@ class Joint(Presence):
         todo = np.flatnonzero(t < np.inf)
         for _ in range(self.passes):
             if len(todo) == 0:
-                return begin, end
+                break
             begins, ends = zip(*(part.stretch(clients[todo], at[todo]) for part in self.parts), strict=True)
             latest, earliest = np.maximum.reduce(begins), np.minimum.reduce(ends)
             met = latest < earliest
             begin[todo[met]], end[todo[met]] = latest[met], earliest[met]
             at[todo] = latest
             todo = todo[~met & (latest < np.inf) & (latest <= t[todo] + self.within)]
-        raise RunError(
-            f"client {clients[todo[0]]} is hardly ever available: not in {self.passes:,} stretches of presence; choose a "
-            "shorter fleet.repair, a longer fleet.fails_every or a smaller fleet.away"
-        )
+        if len(todo):
+            raise RunError(
+                f"client {clients[todo[0]]} is hardly ever available: not in {self.passes:,} stretches of presence; "
+                "choose a shorter fleet.repair, a longer fleet.fails_every or a smaller fleet.away"
+            )
+        return begin, end
 
 
 @final
