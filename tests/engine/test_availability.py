@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedloom.engine import availability as module
 from fedloom.engine.availability import (
     Availability,
     Events,
@@ -342,11 +341,12 @@ def test_repetitions_that_drift_meet_in_the_end() -> None:
     assert np.allclose(again, times + 380.0, rtol=0, atol=1e-9)
 
 
-def test_a_client_that_is_hardly_ever_there_ends_in_an_error_not_in_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PASSES", 50)
-    there = Availability.of(fleet(period=1.0, away=0.999, fails_every=1e-4, repair=1e4), 0, 6)
+def test_a_client_that_is_hardly_ever_there_ends_in_an_error_not_in_a_loop() -> None:
+    joint = Joint([Periodic(1.0, 0.999, 0), Failing(1e-4, 1e4, 0)], passes=50)
     with pytest.raises(RunError, match=r"client \d is hardly ever available: not in 50 stretches .*fleet\.repair"):
-        there.next_available(IDS, 5.0)
+        joint.stretch(IDS, np.full(6, 5.0))
+    begin, end = Joint([Given((0, 10), (20, 30)), Given((25, 35))], passes=2).stretch(IDS, np.zeros(6))  # just enough
+    assert (begin.tolist(), end.tolist()) == ([25] * 6, [30] * 6)
 
 
 def test_times_too_late_for_a_period_are_refused_and_do_not_hang() -> None:

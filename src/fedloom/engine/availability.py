@@ -144,28 +144,30 @@ class Joint(Presence):
     before the earliest of their ends, so that going on from there at least one part moves to a later stretch, and no
     common time was passed over. A departure and a trace that does not repeat have finitely many stretches. Two parts
     that repeat meet in one cycle of both (``within``), or never. And to failures each further pass is a new chance, of
-    at least the share of time without failure; only where this is tiny may ``PASSES`` be too few.
+    at least the share of time without failure; only where this is tiny may ``passes`` be too few.
     """
 
-    def __init__(self, parts: Sequence[Presence], within: float = math.inf) -> None:
-        self.parts, self.within = tuple(parts), within
+    def __init__(self, parts: Sequence[Presence], within: float = math.inf, passes: int = PASSES) -> None:
+        self.parts, self.within, self.passes = tuple(parts), within, passes
 
     def stretch(self, clients: Ints, t: Floats) -> Stretch:
         begin, end, at = np.full(len(t), np.inf), np.full(len(t), np.inf), t.copy()
         todo = np.flatnonzero(t < np.inf)
-        for _ in range(PASSES):
+        for _ in range(self.passes):
             if len(todo) == 0:
-                return begin, end
+                break
             begins, ends = zip(*(part.stretch(clients[todo], at[todo]) for part in self.parts), strict=True)
             latest, earliest = np.maximum.reduce(begins), np.minimum.reduce(ends)
             met = latest < earliest
             begin[todo[met]], end[todo[met]] = latest[met], earliest[met]
             at[todo] = latest
             todo = todo[~met & (latest < np.inf) & (latest <= t[todo] + self.within)]
-        raise RunError(
-            f"client {clients[todo[0]]} is hardly ever available: not in {PASSES:,} stretches of presence; choose a "
-            "shorter fleet.repair, a longer fleet.fails_every or a smaller fleet.away"
-        )
+        if len(todo):
+            raise RunError(
+                f"client {clients[todo[0]]} is hardly ever available: not in {self.passes:,} stretches of presence; "
+                "choose a shorter fleet.repair, a longer fleet.fails_every or a smaller fleet.away"
+            )
+        return begin, end
 
 
 @final
