@@ -8,67 +8,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BeforeValidator, PlainSerializer
 
 from fedloom.errors import ConfigError
+from fedloom.federation.distributions import Distribution as Distribution
+from fedloom.federation.distributions import Varied as Varied
 from fedloom.federation.randomness import Draw
 from fedloom.types import Count, Fraction, NonNegative, Positive
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """A number for each client: "5", "uniform:10:100", "lognormal:MEDIAN:SIGMA" or "exponential:MEAN"."""
-
-    kind: Literal["constant", "uniform", "lognormal", "exponential"] = "constant"
-    a: float = 0.0
-    b: float = 0.0
-
-    @staticmethod
-    def parse(text: object) -> Distribution:
-        """From the text that a user writes."""
-        if isinstance(text, Distribution):
-            return text
-        kind, *numbers = str(text).split(":")
-        try:
-            if not numbers:
-                kind, numbers = "constant", [kind]
-            values = [float(number) for number in numbers]
-            expected = {"constant": 1, "uniform": 2, "lognormal": 2, "exponential": 1}[kind]
-        except (ValueError, KeyError):
-            expected, values = -1, []
-        wrong = math.isnan if kind == "constant" else lambda v: not math.isfinite(v)
-        if len(values) != expected or any(v < 0 or wrong(v) for v in values):
-            raise ValueError(
-                f"{text!r} is no distribution of non-negative numbers; "
-                "write 5, uniform:10:100, lognormal:MEDIAN:SIGMA or exponential:MEAN"
-            )
-        if kind == "uniform" and values[0] > values[1]:
-            raise ValueError(f"{text!r}: the lower end is above the upper one")
-        return Distribution(kind, *values)  # type: ignore[arg-type]
-
-    def __str__(self) -> str:
-        numbers = (self.a,) if self.kind in ("constant", "exponential") else (self.a, self.b)
-        words = [repr(float(number)).removesuffix(".0") for number in numbers]  # every digit: files are read again
-        return words[0] if self.kind == "constant" else ":".join([self.kind, *words])
-
-    def of(self, draw: Draw, purpose: str, clients: Ints) -> Floats:
-        """Each client's number."""
-        if self.kind == "constant":
-            return np.full(len(clients), self.a)
-        if self.kind == "lognormal":
-            return np.asarray(self.a * np.exp(self.b * draw.normal(purpose, clients, 1)[:, 0]))
-        u = draw.uniform(purpose, clients, 1)[:, 0]
-        return self.a + (self.b - self.a) * u if self.kind == "uniform" else -self.a * np.log1p(-u)
-
-
-Varied = Annotated[Distribution, BeforeValidator(Distribution.parse), PlainSerializer(str)]
 
 
 @dataclass(frozen=True)
@@ -100,7 +52,15 @@ class Fleet:
     late: Literal["drop", "partial"] = "drop"
     """A client that would be late: its reply is dropped, or it does only as many local steps as fit (at least one)."""
     storage: Count | None = None
-    """Rows that a device can keep; it holds the first so many of its own."""
+    """Rows that a device can keep: the first so many of its own or, where they come in a stream, the newest."""
+
+    @property
+    def instant(self) -> bool:
+        """Whether a round takes no time: computing and messages cost nothing, and nobody is waited for."""
+        nothing = self.delay_down.zero and self.delay_up.zero
+        rates = (self.speed, self.bandwidth_down, self.bandwidth_up)
+        waits = self.deadline is not None and (self.dropout > 0 or self.loss > 0)
+        return nothing and not waits and all(rate == Distribution("constant", math.inf) for rate in rates)
 
     def reliable(self) -> Fleet:
         """The same fleet if nobody ever failed."""
