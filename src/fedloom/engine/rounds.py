@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from fedloom.channel import Channel, payload
 from fedloom.engine.evaluation import Evaluation, Verdict, collect, pieces
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.gradients import gradient_measures
+from fedloom.engine.online import Online, Prequential, check_stream
 from fedloom.engine.selection import Selection
 from fedloom.engine.store import MemoryStore
 from fedloom.errors import ConfigError, Diverged, ModelError
@@ -23,9 +24,12 @@ from fedloom.execution import Executor, Worker
 from fedloom.execution.worker import Result, Task
 from fedloom.federation.data import POOL, SOURCE, FederatedData
 from fedloom.federation.losses import Labels
+from fedloom.federation.metrics import metrics_for
 from fedloom.federation.problem import Problem
+from fedloom.federation.ragged import Window
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
+from fedloom.federation.streams import Stream
 from fedloom.methods import name_of
 from fedloom.methods.method import Context, Method, check_parameters, stateful
 from fedloom.types import Message, State, Vector
@@ -66,6 +70,8 @@ class Setting:
     """θ_p: the model of an earlier run, for methods that keep what it knew."""
     theta0: Vector | None = None
     """The initial model; none: as the model's own initialisation draws it for the seed."""
+    stream: Stream | None = None
+    """How training rows arrive by the simulated clock; none: all are there from the start."""
 
     def check(self) -> None:
         """Refuses what cannot be, before any work."""
@@ -76,6 +82,8 @@ class Setting:
         self._check_vectors()
         self.channel.check(type(method).__name__, method.exact)
         self.fleet.check()
+        if self.stream is not None:
+            check_stream(self.stream, data, self.fleet, self.seed)
         for evaluation in self.evaluations:
             evaluation.resolved(method).check(data)
         sources = data.with_role(SOURCE)
@@ -113,8 +121,13 @@ class Rounds:
         self.setting, self.executor, self.store = setting, executor, store
         pooled = method.layout == "pooled"
         self.fleet = setting.fleet.reliable() if pooled else setting.fleet  # a pool is no device that could fail
-        problem = problem.limited(setting.fleet.storage) if setting.fleet.storage else problem
-        self.problem = problem.with_pool() if pooled else problem
+        storage = setting.fleet.storage
+        self.online: Online | None = None
+        if setting.stream is not None:
+            self.problem, self.online = Online.of(problem, setting.stream, setting.seed, storage, pooled)
+        else:
+            problem = problem.limited(storage) if storage else problem
+            self.problem = problem.with_pool() if pooled else problem
         self.evaluations = [e.resolved(method) for e in setting.evaluations]
         role = POOL if pooled else SOURCE
         self.candidates: Ints = self.problem.data.with_role(role).numpy()
@@ -134,7 +147,7 @@ class Rounds:
         return Context(
             round=t,
             clients=len(self.candidates),
-            sizes=self.sizes,
+            sizes=self.sizes if self.online is None else self.online.sizes,
             slices=model.slices,
             theta0=self.theta0,
             draw=draw,
@@ -163,18 +176,75 @@ class Rounds:
         """One round: select, broadcast, client update, aggregate, server update."""
         started = time.perf_counter()
         method, fleet = self.setting.method, self.fleet
+        asked = self._begin()
         ctx = self.context(self.clocks.round)
-        candidates = fleet.reachable(self.candidates, ctx.draw)
+        candidates = fleet.reachable(asked, ctx.draw)
         clients = self.setting.select.pick(candidates, ctx) if method.layout != "pooled" else self.candidates
         ids = torch.from_numpy(clients)
         received, own = method.broadcast(self.state, ids), method.unicast(self.state, ids)
         harvest = Harvest(clients, self._down(received, own))
         for _, stack, result in self._ask("client", clients, received, own, harvest.down):
             self._take_in(harvest, stack, result, received, own, ctx)
-        replies = harvest.replies(self.sizes)
+        sizes = self._told(harvest)
+        replies = harvest.replies(sizes)
         if replies is not None:
-            self.state = method.server(self.state, replies, ctx)
+            self.state = method.server(self.state, replies, replace(ctx, sizes=sizes))
         return self._record(harvest, started)
+
+    # Data that keep arriving
+
+    @property
+    def now(self) -> float:
+        """The simulated time."""
+        return self.clocks.simulated_seconds
+
+    def _begin(self) -> Ints:
+        """Who could be asked in this round: those who have rows; the clock goes on until somebody has."""
+        if self.online is None:
+            return self.candidates
+        self.clocks.simulated_seconds = self.online.opens(self.candidates, self.now)
+        self.tested = Prequential(self.problem, metrics_for(self.problem.data.task, self._metrics()))
+        present = self.online.present(self.candidates, self.now)
+        self.online.meet(present, self.now)
+        return present
+
+    def _metrics(self) -> tuple[str, ...] | None:
+        return self.evaluations[0].metrics if self.evaluations else None
+
+    def _window(self, clients: Ints) -> Window | None:
+        return None if self.online is None else self.online.windows(clients, self.now)
+
+    def _streamed(self, clients: Ints, test: bool = False) -> Task:
+        """What a task says about the rows that clients hold now; with ``test`` also by which model new ones are judged.
+
+        That is the model that the server hands out or, of a personal method, the client's own.
+        """
+        if self.online is None:
+            return {}
+        window = self.online.windows(clients, self.now)
+        task: Task = {"window": window, "moved": self.online.moved(clients, window)}
+        if not test:
+            return task
+        method, state = self.setting.method, self.state
+        model: Task = {"state": state} if method.evaluates == "personal" else {"theta": method.model(state)}
+        return task | {"fresh": self.online.fresh(clients, self.now)} | model
+
+    def _note_tested(self, clients: Ints, result: Result) -> None:
+        """How good the model was on what had come to these clients."""
+        if self.online is not None and "fresh" in result:
+            fresh = self.online.fresh(clients, self.now)
+            self.tested.add(clients, fresh, result["fresh"])
+            self.online.taken(clients, fresh, result["fresh"]["counts"].numpy())
+
+    def _told(self, harvest: Harvest) -> Tensor:
+        """The rows of every client as the server knows them after this round's replies."""
+        if self.online is None:
+            return self.sizes
+        accepted = harvest.clients[harvest.fates["accepted"]]
+        self.online.tell(accepted, self.online.windows(accepted, self.now)[1])
+        return self.online.sizes
+
+    # The clients' work
 
     def _ask(
         self, function: str, clients: Ints, received: Message, own: Message, down: int = 0
@@ -190,6 +260,7 @@ class Rounds:
             task |= {"effort": effort[stack]} if effort is not None else {}
             task |= {"budget": budget[stack]} if budget is not None else {}
             task |= {"unicast": {key: value[stack] for key, value in own.items()}} if own else {}
+            task |= self._streamed(clients[stack], test=function == "client")
             tasks.append(task | self._remembered(clients[stack]))
         for number, result in self.executor.map(function, received, tasks):
             yield number, stacks[number], result
@@ -198,7 +269,8 @@ class Rounds:
         """Clients of like size together, in groups as even as can be; a function of the clients and the stack size."""
         if len(clients) == 0:
             return []
-        order = np.argsort(-self.sizes.numpy()[clients], kind="stable")
+        window = self._window(clients)
+        order = np.argsort(-self.sizes.numpy()[clients] if window is None else -window[1], kind="stable")
         return np.array_split(order, -(-len(clients) // self.stack))
 
     def _remembered(self, clients: Ints) -> Task:
@@ -213,6 +285,7 @@ class Rounds:
         """A stack's replies: what became of each, and, for those accepted, the clients' new memory."""
         fleet, method, seed = self.fleet, self.setting.method, self.setting.seed
         clients = harvest.clients[stack]
+        self._note_tested(clients, result)
         up = np.full(len(stack), result["bytes"], dtype=np.int64)
         seconds = fleet.seconds(clients, seed, harvest.down, up, result["evaluations"], ctx.round)
         fates = fleet.fates(clients, seconds, ctx.draw)
@@ -221,12 +294,15 @@ class Rounds:
         kept = np.flatnonzero(fates["accepted"])
         if not stateful(method) or len(kept) == 0:
             return
-        device = self.problem.device(clients[kept], ctx.draw)
+        window = self._window(clients[kept])
+        device = self.problem.device(clients[kept], ctx.draw, window=window)
         inbox = {**received, **{key: value[stack[kept]] for key, value in own.items()}}
         memory, sent = ({key: value[kept] for key, value in result[part].items()} for part in ("memory", "sent"))
         memory = method.settle(device, memory, sent, inbox)
         lengths = {key: torch.from_numpy(device.sizes()) for key in method.per_row}
         self.store.scatter(torch.from_numpy(clients[kept]), memory, lengths=lengths)
+        if self.online is not None and window is not None:
+            self.online.keep(clients[kept], window)
 
     def _refuse_nan(self, clients: Ints, result: Result, fates: dict[str, npt.NDArray[np.bool_]]) -> None:
         """Of the replies that the server would take, none may hold NaN or infinity."""
@@ -254,8 +330,14 @@ class Rounds:
         clocks.wall_seconds += time.perf_counter() - started
         self.reply_bytes = int(harvest.up.max(initial=0))
         counts = {fate: int(harvest.fates[fate].sum()) for fate in FATES}
-        row = {**asdict(clocks), "selected": len(harvest.clients), **counts}
+        row: Row = {**asdict(clocks), "selected": len(harvest.clients), **counts, **self.arrived()}
+        if self.online is not None:
+            row["prequential"] = self.tested.summary()
         return row | {"failures": harvest.failures} if harvest.failures else row
+
+    def arrived(self) -> Row:
+        """How many rows have come by now, where they come on a clock."""
+        return {} if self.online is None else {"arrived": self.online.arrived(self.candidates, self.now)}
 
     def due(self, evaluation: Evaluation, last: bool) -> bool:
         """Whether this evaluation is to be made after the round that just ended."""
@@ -275,6 +357,7 @@ class Rounds:
             tasks = [task | {"theta": self.theta()} for task in tasks]
         elif evaluation.model != "global":
             tasks = [task | self._remembered(part) for task, part in zip(tasks, parts, strict=True)]
+        tasks = [task | self._streamed(part) for task, part in zip(tasks, parts, strict=True)]
         results: list[Result] = [{}] * len(tasks)
         for number, result in self.executor.map("evaluate", self.state, tasks):
             results[number] = {
@@ -285,7 +368,9 @@ class Rounds:
 
     def gradients(self) -> dict[str, float]:
         """How much the clients' gradients differ at the model as it is now."""
-        found = gradient_measures(self.setting.problem, self.theta())
+        every = np.arange(self.setting.problem.data.clients)
+        problem = self.setting.problem if self.online is None else self.problem
+        found = gradient_measures(problem, self.theta(), self._window(every))
         return {f"gradient_{name}": value for name, value in found.items()}
 
     def measures(self) -> dict[str, float]:
@@ -293,7 +378,9 @@ class Rounds:
         method = self.setting.method
         if type(method).measure is Method.measure:
             return method.report(self.state, {})
-        clients = self.candidates
+        clients = self.candidates if self.online is None else self.online.present(self.candidates, self.now)
+        if len(clients) == 0:
+            return {}
         ids = torch.from_numpy(clients)
         columns: dict[str, Tensor] = {}  # summed at the end: whose stack is ready first must not matter
         vectors = Queue()  # of these only the sum is kept, in the order of the stacks

@@ -26,6 +26,7 @@ from fedloom.engine.store import MemoryStore
 from fedloom.errors import FedloomError, RunError
 from fedloom.execution import Executor, executor_for, one_thread
 from fedloom.federation.problem import Problem
+from fedloom.federation.streams import Stream
 from fedloom.methods import Method, name_of
 from fedloom.types import State, Vector
 
@@ -78,6 +79,7 @@ def train(
     seed: int = 0,
     select: Selection | int | None = None,
     fleet: Fleet | None = None,
+    stream: Stream | None = None,
     channel: Channel | None = None,
     evaluate: Evaluation | Sequence[Evaluation] | None = None,
     executor: str | Executor = "auto",
@@ -97,8 +99,9 @@ def train(
 ) -> Run:
     """Train a method on a problem for so many rounds.
 
-    ``select`` is how clients are chosen: a number of them each round, a Selection, or none for everybody. ``prior`` is
-    θ_p, the model of an earlier run, for methods that hold on to one; ``theta0`` is the model to start from. With
+    ``select`` is how clients are chosen: a number of them each round, a Selection, or none for everybody. ``stream``
+    says how the clients' training rows arrive; without one all are there. ``prior`` is θ_p, the model of an earlier
+    run, for methods that hold on to one; ``theta0`` is the model to start from. With
     ``out`` the run is a folder that can be looked at, resumed and reported on; ``resume=True`` goes on with the run
     that is there. The result does not depend on the executor, the number of workers, or on having been interrupted.
 
@@ -121,6 +124,7 @@ def train(
         on_error=on_error,
         prior=prior,
         theta0=theta0,
+        stream=stream,
     )
     setting.check()  # before the folder is made
     chosen = executor_for(executor, rounds, workers) if isinstance(executor, str) else executor
@@ -173,12 +177,19 @@ class _Walk:
             if self.folder is not None:
                 self.folder.write_json(DATA, _description(self.engine.setting.problem))
             self.history.truncate(-1)
-            self._record({**asdict(self.engine.clocks)})
+            self._record({**asdict(self.engine.clocks), **self.engine.arrived()})
             self._save()
             return
+        if ("online" in saved.groups) != (self.engine.online is not None):
+            raise RunError(
+                f"the run in {self.folder.path if self.folder else ''} was begun "
+                f"with{'' if 'online' in saved.groups else 'out'} a stream; resume it as it was begun"
+            )
         self.engine.state = saved.groups["state"]
         self.engine.clocks = Clocks(**saved.meta["clocks"])
         self.engine.reply_bytes = saved.meta["reply_bytes"]
+        if self.engine.online is not None:
+            self.engine.online.restore(saved.groups["online"])
         self.wall_before = self.engine.clocks.wall_seconds
         self.history.truncate(self.engine.clocks.round)
 
@@ -240,6 +251,8 @@ class _Walk:
         engine = self.engine
         self.history.flush()
         groups = {"state": engine.state, "memory": engine.store.commit()}
+        if engine.online is not None:
+            groups["online"] = engine.online.snapshot()
         theta = engine.theta()
         key = next((key for key, value in engine.state.items() if value is theta), None)
         if key is None:  # a model that is computed from the state, which only the method's code could do again
@@ -345,5 +358,6 @@ def _python_config(setting: Setting, rounds: int) -> dict[str, Any]:
         "rounds": rounds,
         "data": {"name": setting.problem.data.name},
         "method": {"name": name_of(setting.method), **options},
+        **({"stream": setting.stream.written()} if setting.stream is not None else {}),
         **({"prior": {"sha256": theta_sha256(setting.prior)}} if setting.prior is not None else {}),
     }

@@ -13,6 +13,7 @@ import torch
 from fedloom.data import Table
 from fedloom.engine import toml
 from fedloom.engine.folder import CONFIG, SUMMARY
+from fedloom.engine.online import check_stream
 from fedloom.engine.rounds import check_layout
 from fedloom.engine.run import Progress, Run, train
 from fedloom.engine.saved import SavedModel, saved_model
@@ -34,6 +35,7 @@ from fedloom.experiment.sections import (
     read_model,
     read_prior,
     read_selection,
+    read_stream,
     read_top,
     resolved_evaluation,
 )
@@ -88,6 +90,7 @@ class Experiment:
         self.method_name, method = read_method(values["method"], faults)
         selection = read_selection(values["selection"], plan.division.clients if plan else None, faults)
         fleet = read_fleet(values["fleet"], faults)
+        self.stream = read_stream(values["stream"], faults)
         channel = read_channel(settings.values.get("channel", []), faults)
         targets = plan is None or plan.division.target > 0
         self.evaluations = read_evaluations(settings.values.get("evaluation"), targets, faults)
@@ -201,6 +204,9 @@ class Experiment:
                 metrics_for(self.data().task, evaluation.metrics)
                 with faults.collecting((*at, "split"), ("data", "test"), at):
                     evaluation.resolved(self.method).check(self.data())
+        if self.stream is not None:
+            with faults.collecting(("stream",)):
+                check_stream(self.stream, self.data(), self.fleet, self.top.seed)
         faults.stop()
         self.prior  # noqa: B018
         with about(self.settings, ("method", "name"), ("method",)):
@@ -230,6 +236,7 @@ class Experiment:
             "method": {"name": self.method_name, **spoken(vars(self.method), method_form(self.method_name))},
             "selection": self.selection.resolved(self.candidates),
             "fleet": self._fleet_written,
+            **({} if self.stream is None else {"stream": self.stream.written()}),
             **channel,
             "evaluation": evaluations[0] if len(evaluations) == 1 else evaluations,
             "execution": spoken(vars(self.execution), Form.of(Execution, "")),
@@ -242,6 +249,7 @@ class Experiment:
             "seed": self.top.seed,
             "select": self.selection.make(self.candidates),
             "fleet": self.fleet,
+            "stream": self.stream,
             "channel": self.channel,
             "evaluate": self.evaluations,
             **self._priors(),

@@ -62,9 +62,11 @@ class Draw:
         words = _mix(streams[..., None] ^ (np.arange(count, dtype=np.uint64) * np.uint64(_GOLDEN)))
         return words[0] if np.ndim(clients) == 0 else words
 
-    def uniform(self, purpose: str, clients: npt.ArrayLike, count: int) -> npt.NDArray[np.float64]:
+    def uniform(
+        self, purpose: str, clients: npt.ArrayLike, count: int, lane: npt.ArrayLike = 0
+    ) -> npt.NDArray[np.float64]:
         """Uniform numbers in [0, 1) for each client: shape (*clients.shape, count)."""
-        return (self.words(purpose, clients, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return (self.words(purpose, clients, count, lane) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def normal(self, purpose: str, clients: npt.ArrayLike, count: int) -> npt.NDArray[np.float64]:
         """Standard normal numbers for each client (Box and Muller): shape (*clients.shape, count)."""
