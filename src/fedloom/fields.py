@@ -14,7 +14,8 @@ def unfit_fields(thing: object) -> Iterator[tuple[str, Any, str]]:
         if get_origin(kind) is ClassVar or not hasattr(thing, name):
             continue
         value = getattr(thing, name)
+        one = tuple[kind]  # type: ignore[valid-type]  # alone, a dataclass would insist on a config of its own
         try:
-            TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
+            TypeAdapter(one, config=ConfigDict(arbitrary_types_allowed=True)).validate_python((value,))
         except ValidationError as error:
             yield name, value, error.errors()[0]["msg"]

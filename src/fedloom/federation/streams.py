@@ -197,9 +197,8 @@ class Stream:
         if self.duration is not None:
             found = bursts.within(speed, self.process)
         else:
-            with np.errstate(divide="ignore", invalid="ignore"):  # nobody, or a client to whom nothing ever comes
-                gap = self.burst / (speed * sizes if self.growth is not None else speed)
-            found = bursts.apart(gap, self.process)
+            rate = speed * sizes if self.growth is not None else speed
+            found = bursts.apart(rate, self.burst, self.process)
         return np.where(later >= 0, np.append(found, 0.0)[np.cumsum(head) - 1], 0.0)
 
 
@@ -253,20 +252,20 @@ class _Bursts:
 
     def within(self, duration: Floats, process: str) -> Floats:
         """Times of bursts that all fall into a client's duration; those of a Poisson process are uniform in it."""
-        part = self.number / self.counts[self.client] if process == "regular" else self._uniform()
         if process == "poisson":
-            part = part[np.lexsort((part, self.client))]
-        return duration[self.client] * part
+            part = self._uniform()
+            return duration[self.client] * part[np.lexsort((part, self.client))]
+        last, seconds = self.counts[self.client], duration[self.client]
+        return np.where(self.number == last, seconds, seconds * self.number / last)
 
-    def apart(self, gap: Floats, process: str) -> Floats:
-        """Times of bursts with a mean gap between them, of each client."""
-        if process == "regular":
-            return self.number * gap[self.client]
-        waits = -np.log1p(-self._uniform())
-        sums = [np.cumsum(own) for own in np.split(waits, np.cumsum(self.counts)[:-1])]
-        waited = np.concatenate(sums) if sums else waits
-        with np.errstate(invalid="ignore"):
-            return np.where(np.isinf(gap[self.client]), np.inf, waited * gap[self.client])
+    def apart(self, rate: Floats, burst: int, process: str) -> Floats:
+        """Times of bursts of so many rows at a mean rate of rows; never, if that is 0."""
+        waited = self.number.astype(np.float64)
+        if process == "poisson":
+            waits = np.split(-np.log1p(-self._uniform()), np.cumsum(self.counts)[:-1])
+            waited = np.concatenate([np.cumsum(own) for own in waits])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(rate[self.client] > 0, waited * burst / rate[self.client], np.inf)
 
     def _uniform(self) -> Floats:
         return self.draw.uniform("stream bursts", self.client, 1, lane=self.number)[:, 0]
