@@ -83,10 +83,7 @@ class Stream:
         if self.timestamps:
             changed = [name for name in ("burst", "process", "order") if getattr(self, name) != getattr(Stream, name)]
             for name in (*given, *changed):
-                yield (
-                    name,
-                    "cannot be beside stream.timestamps, by which rows come when they were seen: keep one of them",
-                )
+                yield name, "cannot be beside stream.timestamps, by which rows come when they were seen: keep one"
             if self.start.kind != "constant":
                 yield "start", "cannot be: with stream.timestamps one clock starts for all; give one share"
         elif not given:
@@ -99,10 +96,7 @@ class Stream:
         if max(self.start.a, self.start.b) > 1 and self.start.kind in ("constant", "uniform"):
             yield "start", "should be a share of at most 1"
         if self.duration == Distribution("constant", math.inf):
-            yield (
-                "duration",
-                "should be finite, or most rows would never come; if that is meant, set rate = 0 instead",
-            )
+            yield "duration", "should be finite, or most rows would never come; if that is meant, set rate = 0"
 
     def check(self, data: FederatedData, seed: int = 0) -> None:
         """Refuses, before any work, settings that cannot be and a stream from which some client never gets a row."""
@@ -119,7 +113,9 @@ class Stream:
                 "(data.timestamp_column), or say how fast rows come (stream.rate)"
             )
         if self.order == "label" and _classes(data) is None:
-            raise ConfigError(f"stream.order = 'label' needs a class for each row, but this is a {data.task} task")
+            raise ConfigError(
+                f"stream.order = 'label' needs a class for each row, but this is a {data.task} task; set 'shuffled'"
+            )
         sources = data.with_role(SOURCE).numpy()
         sources = sources[data.splits["train"].sizes.numpy()[sources] > 0]
         silent = sources[np.isinf(self.arrivals(self.arranged(data, seed), seed).first(sources))]
@@ -207,7 +203,8 @@ class Arrivals:
 
     def __init__(self, times: Floats, train: Ragged) -> None:
         self.times, self.train = times, train
-        self._offsets = train.offsets.numpy()
+        self._offsets = train.offsets.numpy().copy()  # executors may move the original into shared memory
+        self._first = np.append(times, np.inf)[np.where(train.sizes.numpy() > 0, self._offsets[:-1], len(times))]
         self._views = self.times.data, self._offsets.data  # to read a number, much faster than an array
 
     @property
@@ -217,8 +214,7 @@ class Arrivals:
 
     def first(self, clients: Ints) -> Floats:
         """When the first row of each client comes; infinity if none does."""
-        starts, stops = self._offsets[clients], self._offsets[clients + 1]
-        return np.append(self.times, np.inf)[np.where(stops > starts, starts, len(self.times))]
+        return self._first[clients]
 
     def held(self, clients: Ints, now: float) -> Ints:
         """How many rows of each client have come by now."""
