@@ -37,6 +37,7 @@ from fedloom.experiment.words import type_words, value_text
 from fedloom.federation.losses import LOSSES
 from fedloom.federation.metrics import METRICS
 from fedloom.federation.networks import NETWORKS
+from fedloom.federation.streams import Stream
 from fedloom.methods import REGISTER
 from fedloom.reproduce import plan, tables
 from fedloom.reproduce.outcome import read_record
@@ -85,6 +86,7 @@ def section(name: str) -> str:
         "data": Division,
         "selection": SelectionPlan,
         "fleet": Fleet,
+        "stream": Stream,
         "evaluation": Evaluation,
         "execution": Execution,
         "prior": Prior,

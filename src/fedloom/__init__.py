@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fedloom.federation.networks import build_model as build_model
     from fedloom.federation.parties import predict_together as predict_together
     from fedloom.federation.problem import Problem as Problem
+    from fedloom.federation.streams import Stream as Stream
     from fedloom.methods import ADMM as ADMM
     from fedloom.methods import ADMMFedMeta as ADMMFedMeta
     from fedloom.methods import ADMMMetaExact as ADMMMetaExact
@@ -92,6 +93,7 @@ _HOMES = {
     "build_model": "fedloom.federation.networks",
     "predict_together": "fedloom.federation.parties",
     "Problem": "fedloom.federation.problem",
+    "Stream": "fedloom.federation.streams",
     "register_divergence": "fedloom.federation.divergences",
     "ADMM": "fedloom.methods",
     "ADMMFedMeta": "fedloom.methods",
@@ -147,6 +149,7 @@ __all__ = [
     "Run",
     "Scaffold",
     "SharingADMM",
+    "Stream",
     "Task",
     "TaskMatrix",
     "__version__",

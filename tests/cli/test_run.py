@@ -61,6 +61,20 @@ def test_the_settings_that_a_run_wrote_give_the_same_bits_again(call: Call, summ
     assert set(summary("a")["metrics"]) == {"f1", "accuracy", "loss"}
 
 
+def test_flags_say_how_rows_arrive(call: Call, summary: Summary) -> None:
+    flags = (*SMALL, "--set", "fleet.delay_up=10", "--no-report", "--quiet")
+    call("run", *flags, "--stream-start", "uniform:0.1:0.3", "--stream-rate", 0.5, "--out", "a")
+    call("run", "a/config.toml", "--out", "b", "--no-report")
+    assert summary("a")["theta_sha256"] == summary("b")["theta_sha256"]
+    rows = [json.loads(line) for line in Path("a/history.jsonl").read_text().splitlines()]
+    assert [row["arrived"] - rows[0]["arrived"] for row in rows] == [0, 25, 50, 75]  # 5 clients, 10 s, half a row each
+    said = call("run", *flags, "--stream-growth", 0.1, "--stream-duration", 9, "--out", "c", code=2).output
+    assert "--stream-duration: stream.duration" in said
+    assert "cannot be beside stream.growth: keep one of rate, growth, duration" in " ".join(said.split())
+    said = call("run", *flags, "--stream-timestamps", "--out", "c", code=2).output
+    assert "have no times" in " ".join(said.split())
+
+
 def test_the_executor_does_not_change_the_bits(call: Call, summary: Summary) -> None:
     flags = (*SMALL, "--stack", 2, "--no-report")
     call("run", *flags, "--out", "a", "--executor", "serial")

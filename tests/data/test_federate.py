@@ -192,3 +192,19 @@ def test_the_real_mnist_keeps_its_published_test(real: Callable[..., Path]) -> N
     data = federate("mnist", clients=100, partition="classes", test="published")
     assert int(data.splits["train"].sizes.sum()) == 60_000
     assert int(data.splits["test"].sizes.sum()) == 10_000
+
+
+def test_the_times_of_the_rows_stay_with_them(labelled: Make) -> None:
+    time = torch.arange(60.0, dtype=torch.float64).flip(0)
+    table = labelled([0, 1] * 30, time=time)
+    data = federate(table, clients=3)
+    assert data.time is not None
+    assert torch.equal(data.time, time)
+    for client in range(3):
+        seen = data.time[data.splits["train"][client]].tolist()
+        assert seen == sorted(seen)
+    few = federate(table, clients=2, partition=["iid", "quantity"], quantity="given", sizes=[5, 5], test=0.0)
+    assert few.time is not None
+    assert len(few.time) == len(few.x) == 10  # rows that nobody owns are left out, and so are their times
+    for row, seen in zip(few.x, few.time.tolist(), strict=True):
+        assert seen in time[(table.x == row).flatten(1).all(1)].tolist()

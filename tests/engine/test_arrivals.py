@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.problems import LeastSquares, make_problem, run
+from tests.problems import start as start_rounds
 from torch import Tensor
 
 import fedloom
@@ -29,6 +30,7 @@ from fedloom.execution import Executor, Processes, Serial
 from fedloom.federation.device import Device
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies
+from fedloom.federation.streams import Stream
 from fedloom.methods.method import Context, Ints, Method
 from fedloom.types import Memory, Message, State
 
@@ -409,3 +411,111 @@ def test_a_do_nothing_fleet_of_many_clients_is_walked_through() -> None:
         engine.step()
     assert engine.clocks.server_steps == 1000
     assert len({client for client, _, _ in log_of(engine)}) > 150
+
+
+@dataclass(frozen=True)
+class Held(Log):
+    """Also writes down how many rows each client trained on, and what the server believes that all have."""
+
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        reply, memory = super().client(device, received, memory)
+        return {**reply, "rows": device.n.reshape(-1).long()}, memory
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        assert torch.equal(replies["rows"], replies.sizes)
+        assert torch.equal(ctx.sizes[replies.clients], replies.sizes)
+        rows = torch.stack([replies.clients, replies.sizes, ctx.sizes[ctx.sources].sum().reshape(1)], 1)
+        return {**state, "log": torch.cat([state["log"], rows]), "t": state["t"] + 1}
+
+
+def test_only_rows_that_had_come_when_a_client_fetched_are_trained_on_and_told_to_the_server() -> None:
+    problem = make_problem("linear", sizes=[20] * 5)
+    stream, fleet = Stream(start=0.1, rate="0.05"), Fleet(delay_up=SLOW)
+    engine = fly(problem, Held(), fleet=fleet, stream=stream)
+    rows = [engine.step() for _ in range(8)]
+    come = stream.arrivals(problem.data, 0)
+    jobs = sorted((end, client, start) for row in rows for client, start, end, _ in row["jobs"])
+    told = dict(enumerate(come.held(np.arange(5), 0.0).tolist()))
+    for (_, client, start), (logged, held, known) in zip(jobs, log_of(engine), strict=True):
+        told[client] = int(come.held(np.array([client]), start)[0])
+        assert [logged, held, known] == [client, told[client], sum(told.values())]
+    assert log_of(engine)[-1][1] > log_of(engine)[0][1]
+
+
+def test_a_client_without_rows_fetches_when_its_first_one_comes() -> None:
+    problem = make_problem("linear", sizes=[4] * 5)
+    stream = Stream(start=0, rate="uniform:0.005:0.05")
+    engine = fly(problem, Held(), fleet=Fleet(delay_up=Distribution("constant", 3.0)), stream=stream)
+    rows = [engine.step() for _ in range(60)]
+    first = stream.arrivals(problem.data, 0).first(np.arange(5))
+    begun = {client: start for row in rows[::-1] for client, start, _, _ in row["jobs"][::-1]}
+    assert begun == {client: pytest.approx(first[client]) for client in range(5)}
+
+
+@pytest.mark.parametrize("method", [fedloom.FedAvg(batch=4), fedloom.Scaffold(batch=4), fedloom.Local(batch=4)])
+def test_a_stream_that_is_there_at_once_changes_nothing_under_either_schedule(method: Method) -> None:
+    problem, fleet = make_problem("mlp"), Fleet(delay_up=SLOW)
+    plain = flown(4, problem, method, fleet=fleet)
+    streamed = flown(4, problem, method, fleet=fleet, stream=Stream(start=1.0, duration="0"))
+    assert torch.equal(streamed.theta(), plain.theta())
+    for client in range(5):
+        for memory, other in zip(_memory(streamed, client), _memory(plain, client), strict=True):
+            assert torch.equal(memory, other)
+
+
+def test_streams_under_equal_speeds_and_a_buffer_for_all_are_the_rounds_bit_by_bit() -> None:
+    problem, fleet = make_problem("mlp", sizes=[20] * 5), Fleet(delay_up=Distribution("constant", 7.0))
+    stream = Stream(start=0.2, rate="0.1")
+    waited = start_rounds(problem, fedloom.FedAvg(batch=4), fleet=fleet, stream=stream, evaluations=())
+    arrived = fly(problem, fedloom.FedAvg(batch=4), fleet=fleet, stream=stream, buffer=5)
+    for _ in range(6):
+        row, other = waited.step(), arrived.step()
+        assert row["prequential"] == other["prequential"]
+        assert row["arrived"] == other["arrived"]
+    assert torch.equal(arrived.theta(), waited.theta())
+
+
+def test_every_row_is_judged_once_before_it_is_trained_on() -> None:
+    problem = make_problem("linear", sizes=[30] * 3)
+    stream, fleet = Stream(start=0.1, rate="0.2"), Fleet(delay_up=Distribution("uniform", 5.0, 20.0))
+    engine = fly(problem, fedloom.FedAvg(lr=0.3, batch=4), fleet=fleet, stream=stream)
+    rows = [engine.step() for _ in range(40)]
+    fetched = sum(job.rows[0] + job.rows[1] for job in engine.flight) + sum(job.rows[2] for job in engine.waiting)
+    assert sum(row["prequential"]["rows"] for row in rows) == fetched == 90
+
+
+def test_a_streaming_run_that_was_stopped_and_resumed_ends_in_the_same_bits(tmp_path: Path) -> None:
+    problem = make_problem("mlp", sizes=[20] * 5)
+    how: dict[str, Any] = {
+        "rounds": 8,
+        "schedule": Schedule("async", concurrency=3),
+        "select": 3,
+        "fleet": Fleet(delay_up=SLOW, period=400.0, away=0.2),
+        "stream": Stream(start=0.1, rate="0.02"),
+        "executor": "serial",
+    }
+    whole = fedloom.train(problem, fedloom.Scaffold(batch=4), out=tmp_path / "whole", **how)
+
+    def interrupt(row: dict[str, Any], rounds: int) -> None:
+        if row["round"] == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        fedloom.train(problem, fedloom.Scaffold(batch=4), out=tmp_path / "cut", progress=interrupt, **how)
+    resumed = fedloom.train(problem, fedloom.Scaffold(batch=4), out=tmp_path / "cut", resume=True, **how)
+    assert resumed.summary["theta_sha256"] == whole.summary["theta_sha256"]
+    for row, other in zip(resumed.history, whole.history, strict=True):
+        assert {**row, "wall_seconds": 0} == {**other, "wall_seconds": 0}
+
+
+def test_central_and_local_run_on_the_same_stream_and_clock() -> None:
+    problem = make_problem("mlp", sizes=[20] * 5)
+    stream, fleet = Stream(start=0.1, duration="300"), Fleet(delay_up=SLOW)
+    for method in (fedloom.Central(batch=4), fedloom.Local(batch=4)):
+        done = fedloom.train(
+            problem, method, rounds=12, schedule=Schedule("async"), fleet=fleet, stream=stream, executor="serial"
+        )
+        come = [row["arrived"] for row in done.history]
+        assert come[0] == 10
+        assert come == sorted(come)
+        assert come[-1] == 100

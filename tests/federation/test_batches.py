@@ -28,7 +28,7 @@ def plan_of(
     count = steps_of(
         np.array(sizes)[ids], batch, epochs, steps, None if effort is None else np.array(effort)[ids], None
     )
-    return Plan.of(owned, ids, draw or Draw(5), batch, count)
+    return Plan.of(owned.span(ids), ids, draw or Draw(5), batch, count)
 
 
 @given(sizes=SIZES, batch=st.integers(1, 12), epochs=st.integers(1, 3))
@@ -76,7 +76,9 @@ def test_every_epoch_round_and_client_has_its_own_order() -> None:
 
 def test_all_orders_of_three_rows_are_equally_likely() -> None:
     clients, rounds = np.arange(600), 10
-    plan = Plan.of(Ragged.contiguous(torch.full((600,), 3)), clients, Draw(0), 3, np.ones(600, dtype=np.int64))
+    plan = Plan.of(
+        Ragged.contiguous(torch.full((600,), 3)).span(clients), clients, Draw(0), 3, np.ones(600, dtype=np.int64)
+    )
     sizes, epoch = np.full(600, 3), np.zeros(600, dtype=np.int64)
     found = np.concatenate([plan.shuffle(clients, sizes, epoch + e) for e in range(rounds)])
     _, counts = np.unique(found, axis=0, return_counts=True)

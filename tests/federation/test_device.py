@@ -37,7 +37,7 @@ def batches_of(problem: Problem, client: int, how: dict[str, Any], effort: float
     count = steps_of(
         owned.sizes.numpy()[[client]], batch, how.get("epochs", 1), how.get("steps"), least, how.get("budget")
     )
-    return visited(Plan.of(owned, np.array([client]), DRAW, batch, count))[client]
+    return visited(Plan.of(owned.span(np.array([client])), np.array([client]), DRAW, batch, count))[client]
 
 
 def by_hand(

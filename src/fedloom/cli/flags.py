@@ -13,12 +13,13 @@ import typer
 if TYPE_CHECKING:
     from fedloom.experiment import Override
 
-DATA, MODEL, METHOD, ROUNDS, FLEET, EVALUATION, EXECUTION = (
+DATA, MODEL, METHOD, ROUNDS, FLEET, STREAM, EVALUATION, EXECUTION = (
     "Data",
     "Model",
     "Method",
     "Rounds",
     "Fleet and channel",
+    "Stream",
     "Evaluation",
     "Execution",
 )
@@ -173,6 +174,11 @@ FLAGS: tuple[Flag, ...] = (
         "BITS",
         lambda bits: {"channel": [{"name": "quantise", "bits": bits}]},
     ),
+    Flag("--stream-start", "stream.start", str, "Share of its rows that a client starts with.", STREAM, "SHARE"),
+    Flag("--stream-rate", "stream.rate", str, "Rows a second that come to a client.", STREAM, "NUMBER"),
+    Flag("--stream-growth", "stream.growth", str, "Share of its rows that comes in a second.", STREAM, "SHARE"),
+    Flag("--stream-duration", "stream.duration", str, "Seconds until all of its rows are there.", STREAM, "SECONDS"),
+    Flag("--stream-timestamps", "stream.timestamps", bool, "Rows come by their own times.", STREAM),
     Flag("--eval-every", "evaluation.every", int, "Judge every so many rounds; 0: only after the last.", EVALUATION),
     Flag("--metric", "evaluation.metrics", list[str], "A metric; may be given again.", EVALUATION, "NAME"),
     Flag("--executor", "execution.executor", str, "auto, serial or processes: the results are the same.", EXECUTION),

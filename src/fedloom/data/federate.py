@@ -80,6 +80,7 @@ def federate(
         roles=torch.from_numpy(roles.astype(np.int8)) if (roles == TARGET).any() else None,
         names=owned.names,
         notes=(*changed.notes, *owned.notes),
+        time=table.time,
     )
     return _compact(data, owned)
 
@@ -189,4 +190,5 @@ def _compact(data: FederatedData, owned: Ownership) -> FederatedData:
         for name, ragged in data.splits.items()
     }
     kept = torch.from_numpy(used)
-    return replace(data, x=data.x[kept], y=data.y[kept], splits=splits)
+    time = None if data.time is None else data.time[kept]
+    return replace(data, x=data.x[kept], y=data.y[kept], splits=splits, time=time)

@@ -30,10 +30,11 @@ from fedloom.engine.store import MemoryStore
 from fedloom.errors import ClientError
 from fedloom.execution import Executor
 from fedloom.execution.worker import Result
+from fedloom.federation.ragged import Window
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
 from fedloom.methods import name_of
-from fedloom.types import Memory, Message
+from fedloom.types import Memory, Message, Vector
 
 _BLOCK = 256  # random numbers that are drawn at a time
 
@@ -50,6 +51,10 @@ class Job:
     received: Message | None = None
     """What it fetched; None once it is computed."""
     own: Message | None = None
+    rows: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """Where data keep arriving: the first row that it held when it fetched, how many, and the same of the new ones."""
+    theta: Vector | None = None
+    """The model that the new ones are judged by."""
     ends: float = math.inf
     """When its reply is there, or was due; at first the earliest time at which that could be."""
     fate: str = ""
@@ -100,7 +105,7 @@ class Arrivals(Engine):
             if self.waiting and self.earliest <= self._next():
                 tally.failures += self._compute()
             elif math.isinf(now := self._next()):
-                raise gone_for_good(self.clocks.simulated_seconds, len(self.candidates))
+                raise gone_for_good(self.now, len(self.candidates))
             elif now > self.until:
                 self.clocks.simulated_seconds = self.until
                 break
@@ -119,19 +124,22 @@ class Arrivals(Engine):
 
     def _take_in(self, tally: _Tally) -> None:
         """The replies of this instant; the server takes a step for each full buffer of them."""
-        now, accepted = self.clocks.simulated_seconds, []
+        now, accepted = self.now, []
         while self.flight and self.flight[0].ends == now:
             job = heapq.heappop(self.flight)
             tally.add(job, self.clocks.server_steps, job.client in self.shown)
             self.idle.append(job.client)
             if job.fate == "accepted":
+                if self.online is not None:
+                    self.online.tell(np.array([job.client]), np.array([job.rows[1]]))
                 accepted.append(job)
                 self.buffer.append(job)
                 if len(self.buffer) == self.buffer_size:
                     self._update()
         if any(job.memory for job in accepted):
             memories = [job.memory or {} for job in accepted]
-            self.keep(np.array([job.client for job in accepted]), _columns(memories))
+            window = None if self.online is None else _windows(accepted)[0]
+            self.keep(np.array([job.client for job in accepted]), _columns(memories), window)
 
     def _update(self) -> None:
         """The server's step on the replies in its buffer."""
@@ -139,7 +147,8 @@ class Arrivals(Engine):
         self.buffer = []
         ids = np.array([job.client for job in jobs], dtype=np.int64)
         staleness = self.clocks.server_steps - np.array([job.version for job in jobs], dtype=np.int64)
-        columns, sizes = _columns([job.sent or {} for job in jobs]), self.sizes.numpy()[ids]
+        sizes = self.sizes.numpy()[ids] if self.online is None else _windows(jobs)[0][1]
+        columns = _columns([job.sent or {} for job in jobs])
         clients, rows, ages = (torch.from_numpy(column) for column in (ids, sizes, staleness))
         replies = Replies(clients, rows, columns, ages)
         self.state = self.setting.method.server(self.state, replies, self.context(self.clocks.server_steps))
@@ -151,13 +160,19 @@ class Arrivals(Engine):
         clients = self._choose(free, tally) if free > 0 and self.idle else []
         if not clients:
             return
-        call = self.call(np.array(clients), self.wave)
-        now, steps, down = self.clocks.simulated_seconds, self.clocks.server_steps, int(call.down[0])
+        ids, now, steps = np.array(clients), self.now, self.clocks.server_steps
+        if self.online is not None:
+            self.online.meet(ids, now)
+        call = self.call(ids, self.wave)
+        down = int(call.down[0])
         for i, client in enumerate(clients):
-            own = {key: value[i] for key, value in call.own.items()}
-            earliest = now + self._least(client)
-            self.waiting.append(Job(client, now, steps, down, call.received, own, earliest))
-            self.earliest = min(self.earliest, earliest)
+            job = Job(client, now, steps, down, call.received, {key: value[i] for key, value in call.own.items()})
+            if call.window is not None and call.fresh is not None:
+                first, held, new, count = (int(column[i]) for column in (*call.window, *call.fresh))
+                job.rows, job.theta = (first, held, new, count), call.theta
+            job.ends = now + self._least(job)
+            self.waiting.append(job)
+            self.earliest = min(self.earliest, job.ends)
 
     def _choose(self, free: int, tally: _Tally) -> list[int]:
         """Who fetches next: up to so many idle clients, in order of client id; they are idle no longer."""
@@ -177,12 +192,13 @@ class Arrivals(Engine):
 
     def _there(self, clients: list[int], tally: _Tally) -> list[int]:
         """Those who are there; the others sleep until they come back."""
-        availability, now = self.setting.availability, self.clocks.simulated_seconds
-        if availability.always:
+        availability, now = self.setting.availability, self.now
+        if availability.always and self.online is None:
             return clients
         found = []
         for client in clients:
-            back, _ = availability.presence(client, now)
+            ready = now if self.online is None else self.online.ready(client, now)
+            back, _ = availability.presence(client, ready) if ready < math.inf else (ready, ready)
             if back <= now:
                 found.append(client)
             elif back < math.inf:
@@ -219,20 +235,21 @@ class Arrivals(Engine):
         self.picks += 1
         return float(self._numbers[at])
 
-    def _least(self, client: int) -> float:
+    def _least(self, job: Job) -> float:
         """Seconds that a job takes at the least, as far as it is known before it is computed."""
-        if self.fleet.redraw:
-            return float(self._bound(np.array([client]))[0])
+        if self.fleet.redraw or self.online is not None:
+            held = self.sizes.numpy()[[job.client]] if self.online is None else np.array([job.rows[1]])
+            return float(self._bound(np.array([job.client]), held)[0])
         if self._bounds is None:
-            bounds = self._bound(self.candidates)
+            bounds = self._bound(self.candidates, self.sizes.numpy()[self.candidates])
             self._bounds = dict(zip(self.candidates.tolist(), bounds.tolist(), strict=True))
-        return self._bounds[client]
+        return self._bounds[job.client]
 
-    def _bound(self, clients: Ints) -> Floats:
+    def _bound(self, clients: Ints, rows: Ints) -> Floats:
         """Delays, and the work that the method promises unless somebody may be cut short or slowed down."""
         fleet, method, seed = self.fleet, self.setting.method, self.setting.seed
         cut = fleet.stragglers > 0 or fleet.jitter > 0 or (fleet.deadline is not None and fleet.late == "partial")
-        work = None if cut else method.work(self.sizes.numpy()[clients])
+        work = None if cut else method.work(rows)
         least = fleet.seconds(clients, seed, 0, 0, np.zeros_like(clients) if work is None else work, self.wave)
         least = least if fleet.deadline is None else np.minimum(least, fleet.deadline)
         return least * (1 - 1e-9)  # the same terms, summed up in another order, must not be below it
@@ -241,7 +258,7 @@ class Arrivals(Engine):
         """The wave: everything that waits is computed; gives the failures that the run goes on with."""
         jobs = sorted(self.waiting, key=lambda job: job.client)
         self.waiting, self.earliest = [], math.inf
-        call = _together(jobs, self.wave)
+        call = _together(jobs, self.wave, self.online is not None)
         failures: list[str] = []
         for _, stack, result in self.ask("client", call):
             outcome = self.judge(call, stack, result)
@@ -261,7 +278,7 @@ class Arrivals(Engine):
             job.ends = self._kept_promise(job, job.started + min(float(outcome.seconds[i]), limit))
             job.fate = next(fate for fate in FATES if outcome.fates[fate][i])
             job.up, job.evaluations = int(outcome.up[i]), int(result["evaluations"][i])
-            job.received = job.own = None
+            job.received = job.own = job.theta = None
             if i in places:
                 job.sent = {key: value[i] for key, value in sent.items()}
                 job.memory = {key: value[places[i]] for key, value in memory.items()}
@@ -283,9 +300,9 @@ class Arrivals(Engine):
         clocks.bytes_down += tally.down
         clocks.gradient_evaluations += tally.evaluations
         clocks.wall_seconds += time.perf_counter() - started
-        row: Row = {**asdict(clocks), "selected": tally.ended, **tally.fates}
+        row: Row = {**asdict(clocks), "selected": tally.ended, **tally.fates, **self.fresh_tests()}
         row["staleness"] = {"mean": tally.staleness / max(tally.fates["accepted"], 1), "max": tally.oldest}
-        if self.clocks.simulated_seconds > 0:
+        if self.now > 0:
             row["jobs"] = tally.jobs
         if tally.away:
             row["away"] = tally.away
@@ -302,7 +319,7 @@ class Arrivals(Engine):
             "idle": self.idle,
             "sleeping": sorted(self.sleeping),
             "jobs": [
-                [job.client, job.started, job.version, job.down, job.ends, job.fate, job.up, job.evaluations]
+                [job.client, job.started, job.version, job.down, job.rows, job.ends, job.fate, job.up, job.evaluations]
                 for job in jobs
             ],
         }
@@ -313,6 +330,8 @@ class Arrivals(Engine):
                 groups["flight"] |= {f"{number}/{part}/{key}": value for key, value in (message or {}).items()}
         for version, message in {job.version: job.received for job in self.waiting}.items():
             groups["flight"] |= {f"fetched/{version}/{key}": value for key, value in (message or {}).items()}
+        judging = {job.version: job.theta for job in self.waiting if job.theta is not None}
+        groups["flight"] |= {f"judging/{version}": theta for version, theta in judging.items()}
         return groups, meta
 
     def restore(self, groups: Groups, meta: dict[str, Any]) -> None:
@@ -327,15 +346,16 @@ class Arrivals(Engine):
             where, _, key = name.rpartition("/")
             parts.setdefault(where, {})[key] = value
         jobs = []
-        for number, (client, started, version, down, ends, fate, up, evaluations) in enumerate(saved["jobs"]):
+        for number, (client, started, version, down, rows, ends, fate, up, evaluations) in enumerate(saved["jobs"]):
             job = Job(client, started, version, down, ends=ends, fate=fate, up=up, evaluations=evaluations)
+            job.rows = tuple(rows)
             job.own, job.sent, job.memory = (parts.get(f"{number}/{part}", {}) for part in ("own", "sent", "memory"))
             jobs.append(job)
         waiting, flying, _ = saved["counts"]
         self.waiting, self.flight = jobs[:waiting], jobs[waiting : waiting + flying]
         self.buffer = jobs[waiting + flying :]
         for job in self.waiting:
-            job.received = parts.get(f"fetched/{job.version}", {})
+            job.received, job.theta = parts.get(f"fetched/{job.version}", {}), kept.get(f"judging/{job.version}")
         self.earliest = min((job.ends for job in self.waiting), default=math.inf)
 
 
@@ -365,18 +385,28 @@ class _Tally:
             self.jobs.append([job.client, job.started, job.ends, job.fate])
 
 
-def _together(jobs: Sequence[Job], turn: int) -> Call:
+def _together(jobs: Sequence[Job], turn: int, online: bool) -> Call:
     """Jobs as one call: what they received is shared if all fetched the same, and columns otherwise."""
     clients = np.array([job.client for job in jobs], dtype=np.int64)
     down = np.array([job.down for job in jobs], dtype=np.int64)
-    started = np.array([job.started for job in jobs])
     own = _columns([job.own or {} for job in jobs])
-    first = jobs[0].received or {}
-    if all(job.version == jobs[0].version for job in jobs):
-        return Call(clients, first, own, turn, down, started)
-    fetched = {key: torch.stack([(job.received or {})[key] for job in jobs]) for key in first}
-    columns = {key: value.unsqueeze(-1) if value.dim() == 1 else value for key, value in fetched.items()}
-    return Call(clients, {}, columns | own, turn, down, started)
+    received, theta = jobs[0].received or {}, jobs[0].theta
+    if any(job.version != jobs[0].version for job in jobs):
+        fetched = {key: torch.stack([(job.received or {})[key] for job in jobs]) for key in received}
+        own |= {key: value.unsqueeze(-1) if value.dim() == 1 else value for key, value in fetched.items()}
+        received = {}
+        theta = None if theta is None else torch.stack([job.theta for job in jobs if job.theta is not None])
+    call = Call(clients, received, own, turn, down, np.array([job.started for job in jobs]))
+    if not online:
+        return call
+    window, fresh = _windows(jobs)
+    return replace(call, window=window, fresh=fresh, theta=theta)
+
+
+def _windows(jobs: Sequence[Job]) -> tuple[Window, Window]:
+    """The rows that clients held when they fetched, and the new ones of these."""
+    first, held, new, count = np.array([job.rows for job in jobs], dtype=np.int64).T.copy()
+    return (first, held), (new, count)
 
 
 def _columns(messages: list[Message]) -> dict[str, Tensor]:

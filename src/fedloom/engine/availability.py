@@ -98,11 +98,16 @@ class Availability:
         return max(begin, t), end
 
 
-def gathered(availability: Availability, candidates: Ints, now: float) -> tuple[float, Ints]:
-    """The first time from now on at which any of the candidates is there, and those who are there then."""
-    if availability.always or len(candidates) == 0:
+def gathered(
+    availability: Availability, candidates: Ints, now: float, ready: Floats | None = None
+) -> tuple[float, Ints]:
+    """The first time from now on at which any of the candidates is there, and those who are there then.
+
+    ``ready`` is the time from which each could take part at all.
+    """
+    if len(candidates) == 0 or (availability.always and ready is None):
         return now, candidates
-    times = availability.next_available(candidates, now)
+    times = availability.next_available(candidates, now if ready is None else np.maximum(ready, now))
     start = float(times.min())
     if math.isinf(start):
         raise gone_for_good(now, len(candidates))

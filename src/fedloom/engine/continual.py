@@ -69,6 +69,7 @@ class Task:
             evaluations=self.evaluations,
             seed=self.how.get("seed", 0),
             prior=prior,
+            stream=None if self.how.get("stream") is None else self.how["stream"].over(),
         )
 
 

@@ -17,14 +17,17 @@ from fedloom.channel import payload
 from fedloom.engine.availability import interrupted
 from fedloom.engine.evaluation import Evaluation, Verdict, collect, pieces
 from fedloom.engine.gradients import gradient_measures
+from fedloom.engine.online import Online, Prequential
 from fedloom.engine.setting import Setting
 from fedloom.engine.store import MemoryStore
-from fedloom.errors import Diverged
+from fedloom.errors import Diverged, RunError
 from fedloom.execution import Executor, Worker
 from fedloom.execution.worker import Result, Task
 from fedloom.federation.data import POOL, SOURCE
 from fedloom.federation.losses import Labels
+from fedloom.federation.metrics import metrics_for
 from fedloom.federation.problem import Problem
+from fedloom.federation.ragged import Window
 from fedloom.federation.randomness import Draw
 from fedloom.methods.method import Context, Method, stateful
 from fedloom.types import Memory, Message, State, Vector
@@ -66,6 +69,12 @@ class Call:
     """Bytes that each received."""
     started: Floats
     """When each fetched."""
+    window: Window | None = None
+    """Where data keep arriving: the rows that each held then …"""
+    fresh: Window | None = None
+    """… those of them that no model had been judged on …"""
+    theta: Vector | None = None
+    """… and the model that they are judged by, one for all or one for each; None: the client's own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +88,9 @@ class Outcome:
     kept: Ints
     """Those whose reply was accepted, by their place in the stack …"""
     memory: Memory
-    """… and their memory now, as columns."""
+    """… and their memory now, as columns …"""
+    window: Window | None
+    """… which belongs to these rows, where data keep arriving."""
 
 
 class Engine(ABC):
@@ -91,8 +102,12 @@ class Engine(ABC):
         self.setting, self.executor, self.store = setting, executor, store
         pooled = method.layout == "pooled"
         self.fleet = setting.fleet.reliable() if pooled else setting.fleet  # a pool is no device that could fail
-        problem = problem.limited(setting.fleet.storage) if setting.fleet.storage else problem
-        self.problem = problem.with_pool() if pooled else problem
+        self.online: Online | None = None
+        if setting.stream is not None:
+            self.problem, self.online = Online.of(problem, setting.stream, setting.seed, setting.fleet.storage, pooled)
+        else:
+            problem = problem.limited(setting.fleet.storage) if setting.fleet.storage else problem
+            self.problem = problem.with_pool() if pooled else problem
         self.evaluations = [e.resolved(method) for e in setting.evaluations]
         role = POOL if pooled else SOURCE
         self.candidates: Ints = self.problem.data.with_role(role).numpy()
@@ -103,10 +118,16 @@ class Engine(ABC):
         self.theta0 = self._first_model()
         self.prior = None if setting.prior is None else setting.prior.to(self.problem.dtype)
         self.state: State = method.server_init(self.context(0))
+        self.tested = self._tests()
         self.shown = set(self.candidates[:_SHOWN].tolist())
         self.clocks = Clocks()
         self.reply_bytes = 0
         executor.open(Worker(self.problem, method, setting.channel, setting.seed))
+
+    @property
+    def now(self) -> float:
+        """The simulated time."""
+        return self.clocks.simulated_seconds
 
     @abstractmethod
     def step(self) -> Row:
@@ -114,10 +135,16 @@ class Engine(ABC):
 
     def snapshot(self) -> tuple[Groups, dict[str, Any]]:
         """All that is needed to go on, beside the clients' memories: tensors, and what JSON can hold."""
-        return {"state": self.state}, {"clocks": asdict(self.clocks), "reply_bytes": self.reply_bytes}
+        online = {} if self.online is None else {"online": self.online.snapshot()}
+        return {"state": self.state, **online}, {"clocks": asdict(self.clocks), "reply_bytes": self.reply_bytes}
 
     def restore(self, groups: Groups, meta: dict[str, Any]) -> None:
         """Go on from a snapshot."""
+        if ("online" in groups) != (self.online is not None):
+            begun = "with" if "online" in groups else "without"
+            raise RunError(f"the run was begun {begun} a stream; resume it as it was begun")
+        if self.online is not None:
+            self.online.restore(groups["online"])
         self.state = groups["state"]
         self.clocks = Clocks(**meta["clocks"])
         self.reply_bytes = meta["reply_bytes"]
@@ -128,7 +155,7 @@ class Engine(ABC):
         return Context(
             round=t,
             clients=len(self.candidates),
-            sizes=self.sizes,
+            sizes=self.sizes if self.online is None else self.online.sizes,
             slices=model.slices,
             theta0=self.theta0,
             draw=draw,
@@ -160,22 +187,40 @@ class Engine(ABC):
         effort = self.fleet.effort(clients, Draw(setting.seed, turn))
         budget = self.fleet.budget(clients, setting.seed, call.down, expected, turn)
         delay = None if self.fleet.instant else self.fleet.travel(clients, setting.seed, call.down, expected, turn)
-        stacks, tasks = self._stacks(clients), []
+        held = None if call.window is None else call.window[1]
+        stacks, tasks = self._stacks(clients, held), []
         for stack in stacks:
             task: Task = {"clients": clients[stack], "turn": turn, "round": self.clocks.round}
             task["drop"] = setting.on_error == "drop"
             columns = {"effort": effort, "budget": budget, "delay": delay}
             task |= {key: column[stack] for key, column in columns.items() if column is not None}
             task |= {"unicast": {key: value[stack] for key, value in call.own.items()}} if call.own else {}
+            task |= self._streamed(call, stack, test=function == "client")
             tasks.append(task | self._remembered(clients[stack]))
         for number, result in self.executor.map(function, call.received, tasks):
             yield number, stacks[number], result
 
-    def _stacks(self, clients: Ints) -> list[Ints]:
+    def _streamed(self, call: Call, stack: Ints, test: bool) -> Task:
+        """What a task says about the rows that clients hold; with ``test`` also by which model new ones are judged.
+
+        That is the model that the server hands out or, of a personal method, the client's own.
+        """
+        if self.online is None or call.window is None:
+            return {}
+        window = _part(call.window, stack)
+        task: Task = {"window": window, "moved": self.online.moved(call.clients[stack], window)}
+        if not test or call.fresh is None:
+            return task
+        task["fresh"] = _part(call.fresh, stack)
+        if call.theta is None:
+            return task | {"state": self.state}
+        return task | {"theta": call.theta if call.theta.dim() == 1 else call.theta[stack]}
+
+    def _stacks(self, clients: Ints, held: Ints | None = None) -> list[Ints]:
         """Clients of like size together, in groups as even as can be; a function of the clients and the stack size."""
         if len(clients) == 0:
             return []
-        order = np.argsort(-self.sizes.numpy()[clients], kind="stable")
+        order = np.argsort(-self.sizes.numpy()[clients] if held is None else -held, kind="stable")
         return np.array_split(order, -(-len(clients) // self.stack))
 
     def _remembered(self, clients: Ints) -> Task:
@@ -188,6 +233,10 @@ class Engine(ABC):
         """When a stack's replies are there, what becomes of each, and what those remember whose reply is accepted."""
         fleet, method, seed = self.fleet, self.setting.method, self.setting.seed
         clients, draw = call.clients[stack], Draw(seed, call.turn)
+        if self.online is not None and call.fresh is not None and "fresh" in result:
+            fresh = _part(call.fresh, stack)
+            self.tested.add(clients, fresh, result["fresh"])
+            self.online.taken(clients, fresh, result["fresh"]["counts"].numpy())
         up = np.full(len(stack), result["bytes"], dtype=np.int64)
         seconds = fleet.seconds(clients, seed, call.down[stack], up, result["evaluations"], call.turn)
         gone = interrupted(self.setting.availability, clients, call.started[stack], seconds)
@@ -195,19 +244,23 @@ class Engine(ABC):
         self._refuse_nan(clients, result, fates)
         kept = np.flatnonzero(fates["accepted"])
         memory: Memory = {}
+        window = None if call.window is None else _part(call.window, stack[kept])
         if stateful(method) and len(kept):
-            device = self.problem.device(clients[kept], draw, round=self.clocks.round)
+            device = self.problem.device(clients[kept], draw, round=self.clocks.round, window=window)
             inbox = {**call.received, **{key: value[stack[kept]] for key, value in call.own.items()}}
             memory, sent = ({key: value[kept] for key, value in result[part].items()} for part in ("memory", "sent"))
             memory = method.settle(device, memory, sent, inbox)
-        return Outcome(up, seconds, fates, kept, memory)
+        return Outcome(up, seconds, fates, kept, memory, window)
 
-    def keep(self, clients: Ints, memory: Memory) -> None:
-        """The clients' memory from now on."""
-        if memory:
-            sizes = self.sizes[torch.from_numpy(clients)]
-            lengths = dict.fromkeys(self.setting.method.per_row, sizes)
-            self.store.scatter(torch.from_numpy(clients), memory, lengths=lengths)
+    def keep(self, clients: Ints, memory: Memory, window: Window | None = None) -> None:
+        """The clients' memory from now on, made when they held the rows of a window."""
+        if not memory:
+            return
+        ids = torch.from_numpy(clients)
+        sizes = self.sizes[ids] if window is None else torch.from_numpy(window[1])
+        self.store.scatter(ids, memory, lengths=dict.fromkeys(self.setting.method.per_row, sizes))
+        if self.online is not None and window is not None:
+            self.online.keep(clients, window)
 
     def _refuse_nan(self, clients: Ints, result: Result, fates: Fates) -> None:
         """Of the replies that the server would take, none may hold NaN or infinity."""
@@ -224,9 +277,26 @@ class Engine(ABC):
 
     def absences(self, clients: Sequence[int]) -> list[list[Any]]:
         """Who of these is away now, since now, and until when (None: for good); for the picture of the fleet."""
-        now = self.clocks.simulated_seconds
+        now = self.now
         back = [(client, self.setting.availability.presence(client, now)[0]) for client in clients]
         return [[client, now, time if math.isfinite(time) else None] for client, time in back if time > now]
+
+    def arrived(self) -> Row:
+        """How many rows have come by now, where they come on a clock."""
+        if self.online is None:
+            return {}
+        return {"arrived": self.online.arrived(self.candidates, self.now)}
+
+    def fresh_tests(self) -> Row:
+        """How good models were on the rows that came, since this was asked last."""
+        if self.online is None:
+            return {}
+        summary, self.tested = self.tested.summary(), self._tests()
+        return {**self.arrived(), "prequential": summary}
+
+    def _tests(self) -> Prequential:
+        metrics = self.evaluations[0].metrics if self.evaluations else None
+        return Prequential(self.problem, metrics_for(self.problem.data.task, metrics))
 
     def due(self, evaluation: Evaluation, last: bool) -> bool:
         """Whether this evaluation is to be made after the round that just ended."""
@@ -246,6 +316,10 @@ class Engine(ABC):
             tasks = [task | {"theta": self.theta()} for task in tasks]
         elif evaluation.model != "global":
             tasks = [task | self._remembered(part) for task, part in zip(tasks, parts, strict=True)]
+        if self.online is not None:
+            for task, part in zip(tasks, parts, strict=True):
+                window = self.online.windows(part, self.now)
+                task |= {"window": window, "moved": self.online.moved(part, window)}
         results: list[Result] = [{}] * len(tasks)
         for number, result in self.executor.map("evaluate", self.state, tasks):
             results[number] = {
@@ -256,7 +330,9 @@ class Engine(ABC):
 
     def gradients(self) -> dict[str, float]:
         """How much the clients' gradients differ at the model as it is now."""
-        found = gradient_measures(self.setting.problem, self.theta())
+        every = np.arange(self.setting.problem.data.clients)
+        problem = self.setting.problem if self.online is None else self.problem
+        found = gradient_measures(problem, self.theta(), self._window(every))
         return {f"gradient_{name}": value for name, value in found.items()}
 
     def measures(self) -> dict[str, float]:
@@ -266,7 +342,11 @@ class Engine(ABC):
             return method.report(self.state, {})
         columns: dict[str, Tensor] = {}  # summed at the end: whose stack is ready first must not matter
         vectors = Queue()  # of these only the sum is kept, in the order of the stacks
-        call = self.call(self.candidates, self.clocks.round)
+        clients, now = self.candidates, self.now
+        clients = clients if self.online is None else self.online.present(clients, now)
+        if len(clients) == 0:
+            return {}
+        call = self.call(clients, self.clocks.round)
         for number, stack, result in self.ask("measure", call):
             values = result["values"]
             vectors.add(number, {key: value.double().sum(0) for key, value in values.items() if value.dim() > 1})
@@ -281,8 +361,17 @@ class Engine(ABC):
         ids = torch.from_numpy(clients)
         received, own = self.setting.method.broadcast(self.state, ids), self.setting.method.unicast(self.state, ids)
         down = payload({**received, **{key: value.new_empty(value.shape[1:]) for key, value in own.items()}})
-        started = np.full(len(clients), self.clocks.simulated_seconds)
-        return Call(clients, received, own, turn, np.full(len(clients), down, dtype=np.int64), started)
+        now = self.now
+        counts, started = np.full(len(clients), down, dtype=np.int64), np.full(len(clients), now)
+        if self.online is None:
+            return Call(clients, received, own, turn, counts, started)
+        fresh, method = self.online.fresh(clients, now), self.setting.method
+        theta = None if method.evaluates == "personal" else method.model(self.state)
+        return Call(clients, received, own, turn, counts, started, self._window(clients), fresh, theta)
+
+    def _window(self, clients: Ints) -> Window | None:
+        """The rows that clients hold now, where they keep arriving."""
+        return None if self.online is None else self.online.windows(clients, self.now)
 
 
 @dataclass(eq=False)
@@ -300,6 +389,11 @@ class Queue:
             for key, value in self.waiting.pop(self.next).items():
                 self.sums[key] = self.sums[key] + value if key in self.sums else value
             self.next += 1
+
+
+def _part(window: Window, places: Ints) -> Window:
+    """The rows of some of the clients."""
+    return window[0][places], window[1][places]
 
 
 def _labels(problem: Problem) -> Labels:

@@ -116,13 +116,13 @@ class Verdict:
     def summary(self) -> dict[str, dict[str, float]]:
         """For each metric the weighted mean, the plain mean, the spread over clients and the worst tenth.
 
-        A client for whom a metric means nothing (none of its labels is known) is left out; one whose model has
-        become NaN is not.
+        A client for whom a metric means nothing (none of its labels is known, none of the rows has come yet) is left
+        out; one whose model has become NaN is not.
         """
         diverged = torch.isnan(self.values["loss"])
         found = {}
         for name, value in self.values.items():
-            counts = diverged | ~torch.isnan(value)
+            counts = (self.rows > 0) & (diverged | ~torch.isnan(value))
             found[name] = summarise(value[counts], self.rows[counts], higher_is_better(name))
         return found
 

@@ -10,13 +10,15 @@ import math
 from dataclasses import dataclass, replace
 from fractions import Fraction as Ratio
 from functools import cache
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from fedloom.errors import ConfigError
+from fedloom.federation.distributions import Distribution as Distribution
+from fedloom.federation.distributions import Varied as Varied
 from fedloom.federation.randomness import Draw
 from fedloom.types import Count, Fraction, NonNegative, Positive
 
@@ -30,60 +32,6 @@ _TOGETHER = (("period", "away"), ("away", "period"), ("repair", "fails_every"), 
 """Fields that mean nothing without another one."""
 _CYCLES = 1000
 """Of two repetitions the longer one at most comes so many times before both begin together again."""
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """A number for each client: "5", "uniform:10:100", "lognormal:MEDIAN:SIGMA" or "exponential:MEAN"."""
-
-    kind: Literal["constant", "uniform", "lognormal", "exponential"] = "constant"
-    a: float = 0.0
-    b: float = 0.0
-
-    @staticmethod
-    def parse(text: object) -> Distribution:
-        """From the text that a user writes."""
-        if isinstance(text, Distribution):
-            return text
-        kind, *numbers = str(text).split(":")
-        try:
-            if not numbers:
-                kind, numbers = "constant", [kind]
-            values = [float(number) for number in numbers]
-            expected = {"constant": 1, "uniform": 2, "lognormal": 2, "exponential": 1}[kind]
-        except (ValueError, KeyError):
-            expected, values = -1, []
-        wrong = math.isnan if kind == "constant" else lambda v: not math.isfinite(v)
-        if len(values) != expected or any(v < 0 or wrong(v) for v in values):
-            raise ValueError(
-                f"{text!r} is no distribution of non-negative numbers; "
-                "write 5, uniform:10:100, lognormal:MEDIAN:SIGMA or exponential:MEAN"
-            )
-        if kind == "uniform" and values[0] > values[1]:
-            raise ValueError(f"{text!r}: the lower end is above the upper one")
-        return Distribution(kind, *values)  # type: ignore[arg-type]
-
-    def __str__(self) -> str:
-        numbers = (self.a,) if self.kind in ("constant", "exponential") else (self.a, self.b)
-        words = [repr(float(number)).removesuffix(".0") for number in numbers]  # every digit: files are read again
-        return words[0] if self.kind == "constant" else ":".join([self.kind, *words])
-
-    @property
-    def nought(self) -> bool:
-        """Whether it is 0 for everybody."""
-        return (self.b if self.kind == "uniform" else self.a) == 0
-
-    def of(self, draw: Draw, purpose: str, clients: Ints) -> Floats:
-        """Each client's number."""
-        if self.kind == "constant":
-            return np.full(len(clients), self.a)
-        if self.kind == "lognormal":
-            return np.asarray(self.a * np.exp(self.b * draw.normal(purpose, clients, 1)[:, 0]))
-        u = draw.uniform(purpose, clients, 1)[:, 0]
-        return self.a + (self.b - self.a) * u if self.kind == "uniform" else -self.a * np.log1p(-u)
-
-
-Varied = Annotated[Distribution, BeforeValidator(Distribution.parse), PlainSerializer(str)]
 
 
 @dataclass(frozen=True)
@@ -117,7 +65,7 @@ class Fleet:
     late: Literal["drop", "partial"] = "drop"
     """A client that would be late: its reply is dropped, or it does only as many local steps as fit (at least one)."""
     storage: Count | None = None
-    """Rows that a device can keep; it holds the first so many of its own."""
+    """Rows that a device can keep: the first so many of its own or, where they come in a stream, the newest."""
     absent: Fraction = 0.0
     """Share of the clients that never take part; those absent at 0.2 are also among those at 0.4."""
     leaves: Varied | None = None
@@ -161,7 +109,7 @@ class Fleet:
         for name in ("absent", "away"):
             if getattr(self, name) == 1:
                 raise ConfigError(f"fleet.{name} = 1: nobody would ever be there; choose less than 1")
-        if self.leaves is not None and self.leaves.nought:
+        if self.leaves is not None and self.leaves.zero:
             raise ConfigError(f"fleet.leaves = '{self.leaves}': everybody would leave at the start; choose more")
         moving = [name for name in _BY_THE_CLOCK if getattr(self, name) is not None]
         for name in moving:
@@ -199,12 +147,13 @@ class Fleet:
     def instant(self) -> bool:
         """Whether messages take no time."""
         fast = math.isinf(self.bandwidth_down.a) and math.isinf(self.bandwidth_up.a)
-        return fast and self.delay_down.nought and self.delay_up.nought
+        return fast and self.delay_down.zero and self.delay_up.zero
 
     @property
     def timeless(self) -> bool:
         """Whether a round takes no time, whatever is done in it."""
-        return self.instant and math.isinf(self.speed.a)
+        waits = self.deadline is not None and (self.dropout > 0 or self.loss > 0)
+        return self.instant and not waits and math.isinf(self.speed.a)
 
     def budget(self, clients: Ints, seed: int, down: int | Ints, up: int | Ints, round: int = 0) -> Floats | None:
         """Gradient evaluations that fit before the deadline; None: no limit. ``up`` estimates the reply's bytes."""

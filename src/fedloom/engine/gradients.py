@@ -8,6 +8,7 @@ from torch import Tensor
 from fedloom.data.heterogeneity import gradient_heterogeneity
 from fedloom.federation.data import SOURCE
 from fedloom.federation.problem import Problem
+from fedloom.federation.ragged import Window
 from fedloom.types import Vector
 
 MOST_CLIENTS, MOST_ROWS = 200, 64
@@ -15,24 +16,31 @@ MOST_CLIENTS, MOST_ROWS = 200, 64
 _NUMBERS = 4_000_000  # of gradients that are held at a time
 
 
-def gradient_measures(problem: Problem, theta: Vector) -> dict[str, float]:
+def gradient_measures(problem: Problem, theta: Vector, window: Window | None = None) -> dict[str, float]:
     """E‖∇f_i − ∇f‖² over source clients (``between``), E‖∇f_is − ∇f_i‖² over the samples s of one (``within``), ‖∇f‖².
 
-    ``within`` is of the first 64 training rows of each client, both of the first 200 clients.
+    ``within`` is of the first 64 training rows of each client, both of the first 200 clients. With a ``window`` for
+    each client of the problem, it has only these rows. Nothing is known where nobody has any.
     """
-    clients = problem.data.with_role(SOURCE)[:MOST_CLIENTS].tolist()
-    clients = [client for client in clients if len(problem.data.splits["train"][client])]
-    gradients = torch.stack([problem.device(client).grad(theta) for client in clients])
-    within = gradient_heterogeneity(*_by_rows(problem, theta, clients))["within"]
+    clients = problem.data.with_role(SOURCE)[:MOST_CLIENTS].numpy()
+    devices = [problem.device(int(i), window=None if window is None else _at(window, int(i))) for i in clients]
+    devices = [device for device in devices if device.sizes()[0]]
+    if not devices:
+        return {}
+    gradients = torch.stack([device.grad(theta) for device in devices])
+    within = gradient_heterogeneity(*_by_rows(problem, theta, [device.span().rows() for device in devices]))["within"]
     return gradient_heterogeneity(gradients) | {"within": within}
 
 
-def _by_rows(problem: Problem, theta: Vector, clients: list[int]) -> tuple[Tensor, Tensor]:
+def _at(window: Window, client: int) -> Window:
+    return window[0][client : client + 1], window[1][client : client + 1]
+
+
+def _by_rows(problem: Problem, theta: Vector, owned: list[Tensor]) -> tuple[Tensor, Tensor]:
     """The mean gradient over some rows of each client, and the mean of their squared norms."""
     means, squares = [], []
     step = max(1, _NUMBERS // problem.model.n)
-    for client in clients:
-        rows = problem.data.splits["train"][client][:MOST_ROWS]
+    for rows in (own[:MOST_ROWS] for own in owned):
         total, square = torch.zeros(problem.model.n, dtype=torch.float64), 0.0
         for start in range(0, len(rows), step):
             each = _one_by_one(problem, theta, rows[start : start + step]).double()

@@ -23,9 +23,8 @@ class Rounds(Engine):
         """One round: select, broadcast, client update, aggregate, server update."""
         started = time.perf_counter()
         method, t = self.setting.method, self.clocks.round
-        ctx, availability = self.context(t), self.setting.availability
-        self.clocks.simulated_seconds, there = gathered(availability, self.candidates, self.clocks.simulated_seconds)
-        away = self.absences(sorted(self.shown - set(there.tolist()))) if len(there) < len(self.candidates) else []
+        there, away = self._gather()
+        ctx = self.context(t)
         candidates = self.fleet.reachable(there, ctx.draw)
         clients = self.setting.select.pick(candidates, ctx) if method.layout != "pooled" else self.candidates
         call = self.call(clients, t)
@@ -33,12 +32,31 @@ class Rounds(Engine):
         for _, stack, result in self.ask("client", call):
             outcome = self.judge(call, stack, result)
             harvest.add(stack, result, outcome)
-            self.keep(clients[stack][outcome.kept], outcome.memory)
-        replies = harvest.replies(self.sizes)
+            self.keep(clients[stack][outcome.kept], outcome.memory, outcome.window)
+        replies = harvest.replies(self._told(harvest))
         if replies is not None:
-            self.state = method.server(self.state, replies, ctx)
+            self.state = method.server(self.state, replies, self.context(t))
             self.clocks.server_steps += 1
         return self._record(harvest, started) | ({"away": away} if away else {})
+
+    def _gather(self) -> tuple[Ints, list[Any]]:
+        """Who can be asked: those who are there and have rows; the clock goes on until somebody is. And who is away."""
+        online, clocks = self.online, self.clocks
+        ready = None if online is None else online.arrivals.first(self.candidates)
+        now, there = gathered(self.setting.availability, self.candidates, clocks.simulated_seconds, ready)
+        clocks.simulated_seconds = now
+        if online is not None:
+            online.meet(there, now)
+        missing = len(there) < len(self.candidates)
+        return there, self.absences(sorted(self.shown - set(there.tolist()))) if missing else []
+
+    def _told(self, harvest: Harvest) -> Tensor:
+        """The rows of every client as the server knows them after this round's replies."""
+        if self.online is None or harvest.call.window is None:
+            return self.sizes
+        accepted = harvest.fates["accepted"]
+        self.online.tell(harvest.call.clients[accepted], harvest.call.window[1][accepted])
+        return self.online.sizes
 
     def _record(self, harvest: Harvest, started: float) -> Row:
         clocks = self.clocks
@@ -51,7 +69,7 @@ class Rounds(Engine):
         clocks.wall_seconds += time.perf_counter() - started
         self.reply_bytes = int(harvest.up.max(initial=0))
         counts = {fate: int(harvest.fates[fate].sum()) for fate in FATES}
-        row: Row = {**asdict(clocks), "selected": len(harvest.call.clients), **counts}
+        row: Row = {**asdict(clocks), "selected": len(harvest.call.clients), **counts, **self.fresh_tests()}
         if clocks.simulated_seconds > 0:
             row["jobs"] = jobs
         return row | {"failures": harvest.failures} if harvest.failures else row

@@ -31,6 +31,7 @@ from fedloom.errors import Deserted, FedloomError, RunError
 from fedloom.execution import Executor, executor_for, one_thread
 from fedloom.federation.data import SOURCE
 from fedloom.federation.problem import Problem
+from fedloom.federation.streams import Stream
 from fedloom.methods import Method, name_of
 from fedloom.types import State, Vector
 
@@ -84,6 +85,7 @@ def train(
     select: Selection | int | None = None,
     schedule: Schedule | Literal["rounds", "async"] | None = None,
     fleet: Fleet | None = None,
+    stream: Stream | None = None,
     channel: Channel | None = None,
     evaluate: Evaluation | Sequence[Evaluation] | None = None,
     executor: str | Executor = "auto",
@@ -105,8 +107,8 @@ def train(
 
     ``select`` is how clients are chosen: a number of them each round, a Selection, or none for everybody. ``schedule``
     says whether the server waits for them or takes replies as they arrive (none: what is usual for the method), and
-    what ends the run early. ``prior`` is
-    θ_p, the model of an earlier run, for methods that hold on to one; ``theta0`` is the model to start from. With
+    what ends the run early. ``stream`` says how the clients' training rows arrive; without one all are there. ``prior``
+    is θ_p, the model of an earlier run, for methods that hold on to one; ``theta0`` is the model to start from. With
     ``out`` the run is a folder that can be looked at, resumed and reported on; ``resume=True`` goes on with the run
     that is there. The result does not depend on the executor, the number of workers, or on having been interrupted.
 
@@ -132,6 +134,7 @@ def train(
         on_error=on_error,
         prior=prior,
         theta0=theta0,
+        stream=stream,
     )
     setting.check()  # before the folder is made
     chosen = executor_for(executor, rounds, workers) if isinstance(executor, str) else executor
@@ -189,7 +192,7 @@ class _Walk:
             if self.folder is not None:
                 self.folder.write_json(DATA, _description(self.engine.setting.problem))
             self.history.truncate(-1)
-            self._record({**asdict(self.engine.clocks)})
+            self._record({**asdict(self.engine.clocks), **self.engine.arrived()})
             self._save()
             return
         self.engine.restore(saved.groups, saved.meta)
@@ -418,5 +421,6 @@ def _python_config(setting: Setting, rounds: int) -> dict[str, Any]:
         "rounds": rounds,
         "data": {"name": setting.problem.data.name},
         "method": {"name": name_of(setting.method), **options},
+        **({"stream": setting.stream.written()} if setting.stream is not None else {}),
         **({"prior": {"sha256": theta_sha256(setting.prior)}} if setting.prior is not None else {}),
     }

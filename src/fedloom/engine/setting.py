@@ -11,12 +11,14 @@ from fedloom.channel import Channel
 from fedloom.engine.availability import Availability
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import Fleet
+from fedloom.engine.online import check_stream
 from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import Selection
 from fedloom.errors import ConfigError, ModelError
 from fedloom.federation.data import SOURCE, FederatedData
 from fedloom.federation.metrics import metrics_for
 from fedloom.federation.problem import Problem
+from fedloom.federation.streams import Stream
 from fedloom.methods import name_of
 from fedloom.methods.method import Method, check_parameters
 from fedloom.types import Vector
@@ -42,6 +44,8 @@ class Setting:
     """θ_p: the model of an earlier run, for methods that keep what it knew."""
     theta0: Vector | None = None
     """The initial model; none: as the model's own initialisation draws it for the seed."""
+    stream: Stream | None = None
+    """How training rows arrive by the simulated clock; none: all are there from the start."""
 
     def check(self) -> None:
         """Refuses what cannot be, before any work."""
@@ -52,6 +56,8 @@ class Setting:
         self._check_vectors()
         self.channel.check(type(method).__name__, method.exact)
         self.fleet.check()
+        if self.stream is not None:
+            check_stream(self.stream, data, self.fleet, self.seed)
         for evaluation in self.evaluations:
             evaluation.resolved(method).check(data)
         sources = data.with_role(SOURCE)

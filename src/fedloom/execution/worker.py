@@ -61,17 +61,31 @@ class Worker:
     def _client(self, shared: Message, task: Task) -> Result:
         ids = task["clients"]
         draw = Draw(self.seed, task["turn"])
-        circumstances = {key: task.get(key) for key in ("effort", "budget", "delay", "round")}
+        circumstances = {key: task.get(key) for key in ("effort", "budget", "delay", "round", "window")}
         device = self.problem.device(ids, draw, **circumstances)
         received = {**shared, **task.get("unicast", {})}
         task["device"] = device
-        reply, memory = self.method.client(device, received, self._memory(device, received, task))
+        memory = self._memory(device, received, task)
+        judged = {"fresh": self._test_first(device, task, memory)} if "fresh" in task else {}
+        reply, memory = self.method.client(device, received, memory)
         _check_shapes(reply, len(ids))
         sent, size = self.channel.up(reply, ids, draw)
         finite = torch.ones(len(ids), dtype=torch.bool)
         for value in (*sent.values(), *memory.values()):
             finite &= _finite(value.reshape(len(ids), -1))
-        return {"sent": sent, "memory": memory, "bytes": size, "evaluations": device.evaluations, "finite": finite}
+        found = {"sent": sent, "memory": memory, "bytes": size, "evaluations": device.evaluations, "finite": finite}
+        return found | judged
+
+    def _test_first(self, device: Device, task: Task, memory: Memory) -> Result:
+        """What the model that a client would use says of the rows that came since it trained last; and their labels.
+
+        Test, then train: no row has been trained on when it is judged. ``theta`` is that model, for all or one for each
+        client; without it, it is the client's own, made from the server's ``state`` and the client's memory.
+        """
+        theta = task["theta"] if "theta" in task else self.method.personal(device, task["state"], memory)
+        fresh = self.problem.device(device.clients, device.draw, window=task["fresh"])
+        predictions = self._predict(fresh, theta, "train")
+        return {"out": predictions.out, "y": predictions.y, "counts": predictions.counts}
 
     def _named(self, error: Exception, task: Task) -> ClientError:
         label = self.problem.data.label(int(task["clients"][0]))
@@ -82,7 +96,7 @@ class Worker:
     def evaluate(self, shared: State, task: Task) -> Result:
         """Each metric for each client of the stack, with the server's model, the client's own, or an adapted one."""
         ids = task["clients"]
-        device = self.problem.device(ids, Draw(self.seed, task["round"]))
+        device = self.problem.device(ids, Draw(self.seed, task["round"]), window=task.get("window"))
         split = task["split"]
         theta = self.models(device, shared, task)
         predictions = self._predict(device, theta, split)
@@ -114,7 +128,7 @@ class Worker:
     def measure(self, shared: Message, task: Task) -> Result:
         """What the method wants measured on each client of the stack."""
         ids = task["clients"]
-        device = self.problem.device(ids, Draw(self.seed, task["round"]))
+        device = self.problem.device(ids, Draw(self.seed, task["round"]), window=task.get("window"))
         received = {**shared, **task.get("unicast", {})}
         return {"values": self.method.measure(device, received, self._memory(device, received, task))}
 
@@ -123,12 +137,15 @@ class Worker:
         if not stateful(self.method):
             return {}
         known = task["known"]
+        if "window" in task:
+            task = {**task, "memory": self._moved(device, task)}
         if bool(known.all()):
             return dict(task["memory"])
         fresh = ~known
         shared = {key: value for key, value in received.items() if key not in task.get("unicast", {})}
         own = {key: value[fresh] for key, value in task.get("unicast", {}).items()}
-        newcomers = self.problem.device(device.clients[fresh.numpy()], device.draw)
+        theirs = None if device.window is None else (device.window[0][fresh.numpy()], device.window[1][fresh.numpy()])
+        newcomers = self.problem.device(device.clients[fresh.numpy()], device.draw, window=theirs)
         made = self.method.client_init(newcomers, {**shared, **own})
         if bool(fresh.all()):
             return made
@@ -144,14 +161,25 @@ class Worker:
             memory[key] = column
         return memory
 
+    def _moved(self, device: Device, task: Task) -> Memory:
+        """The memory of known clients with what belongs to single rows beside the rows that they hold now.
+
+        ``moved`` first rows have left each client since; rows that have come since have zeros.
+        """
+        memory: Memory = dict(task["memory"])
+        width = int(device.sizes().max(initial=0))
+        known = task["known"]
+        moved = torch.from_numpy(task["moved"])[known]
+        for key in self.method.per_row:
+            if key in memory:
+                memory[key] = _beside(memory[key], moved, width)
+        return memory
+
     def _predict(self, device: Device, theta: Vector, split: str) -> Predictions:
-        sizes = device.sizes(split)
-        counts = torch.from_numpy(sizes)
-        owner = torch.repeat_interleave(torch.arange(len(sizes)), counts)
-        owned = self.problem.data.splits[split]
-        starts = owned.offsets.numpy()[device.clients]
-        inside = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        rows = owned.resolve(torch.from_numpy(np.repeat(starts, sizes) + inside))
+        span = device.span(split)
+        counts = torch.from_numpy(span.sizes)
+        owner = torch.repeat_interleave(torch.arange(len(counts)), counts)
+        rows = span.rows()
         y = self.problem.y.index_select(0, rows)
         with torch.no_grad():
             out = self._outputs(theta, rows, counts)
@@ -162,10 +190,10 @@ class Worker:
         x = self.problem.x
         if theta.dim() == 1:
             block = max(1, _EVALUATION_NUMBERS // max(1, x[:1].numel()))
-            parts = [self.problem.model(theta, x[part]) for part in torch.split(rows, block)]
+            parts = [self.problem.model(theta, x[part]) for part in torch.split(rows, block) if len(part)]
         else:
             own = torch.split(rows, counts.tolist())
-            parts = [self.problem.model(one, x[part]) for one, part in zip(theta, own, strict=True)]
+            parts = [self.problem.model(one, x[part]) for one, part in zip(theta, own, strict=True) if len(part)]
         return torch.cat(parts) if parts else x.new_zeros(0, self.problem.data.outputs)
 
 
@@ -176,6 +204,15 @@ def _check_shapes(reply: Message, clients: int) -> None:
                 f"the reply {key!r} of a stack of {clients} has shape {tuple(value.shape)}: its first axis must be "
                 "the clients"
             )
+
+
+def _beside(column: Tensor, moved: Tensor, width: int) -> Tensor:
+    """Entries of single rows (clients, rows, …), each client's moved to the left, for so many rows; zeros are new."""
+    at = torch.arange(width) + moved[:, None]
+    inside = at < column.shape[1]
+    found = column.new_zeros(len(column), width, *column.shape[2:])
+    found[inside] = column[torch.arange(len(column))[:, None].expand_as(at)[inside], at[inside]]
+    return found
 
 
 def _finite(rows: Tensor) -> Tensor:
@@ -190,9 +227,14 @@ def _finite(rows: Tensor) -> Tensor:
 def _one(task: Task, i: int) -> Task:
     """The same task for the i-th client of the stack alone."""
     own = {**task, "clients": task["clients"][i : i + 1]}
-    for key in ("effort", "budget", "delay"):
+    for key in ("effort", "budget", "delay", "moved"):
         if key in task:
             own[key] = task[key][i : i + 1]
+    for key in ("window", "fresh"):
+        if key in task:
+            own[key] = tuple(part[i : i + 1] for part in task[key])
+    if "theta" in task and task["theta"].dim() > 1:
+        own["theta"] = task["theta"][i : i + 1]
     if "unicast" in task:
         own["unicast"] = {key: value[i : i + 1] for key, value in task["unicast"].items()}
     if "known" in task:
@@ -217,10 +259,16 @@ def _joined(alone: list[Result | None]) -> Result:
     finite, evaluations = torch.zeros(len(alone), dtype=torch.bool), np.zeros(len(alone), dtype=np.int64)
     finite[good] = torch.tensor([bool(result["finite"][0]) for result in found], dtype=torch.bool)
     evaluations[good.numpy()] = [result["evaluations"][0] for result in found]
+    judged: Result = {}
+    if found and "fresh" in found[0]:
+        counts = torch.zeros(len(alone), dtype=torch.int64)
+        counts[good] = torch.cat([result["fresh"]["counts"] for result in found])
+        judged = {"counts": counts} | {key: torch.cat([r["fresh"][key] for r in found]) for key in ("out", "y")}
     return {
         "sent": {key: column("sent", key) for key in found[0]["sent"]} if found else {},
         "memory": {key: column("memory", key) for key in found[0]["memory"]} if found else {},
         "bytes": found[0]["bytes"] if found else 0,
         "evaluations": evaluations,
         "finite": finite,
+        **({"fresh": judged} if judged else {}),
     }

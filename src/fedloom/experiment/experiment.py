@@ -14,6 +14,7 @@ from fedloom.data import Table
 from fedloom.engine import toml
 from fedloom.engine.availability import Availability
 from fedloom.engine.folder import CONFIG, SUMMARY
+from fedloom.engine.online import check_stream
 from fedloom.engine.run import Progress, Run, train
 from fedloom.engine.saved import SavedModel, saved_model
 from fedloom.engine.schedule import Schedule
@@ -37,6 +38,7 @@ from fedloom.experiment.sections import (
     read_prior,
     read_schedule,
     read_selection,
+    read_stream,
     read_top,
     resolved_evaluation,
 )
@@ -103,6 +105,7 @@ class Experiment:
         selection = read_selection(values["selection"], plan.division.clients if plan else None, faults)
         schedule = read_schedule(values["schedule"], faults)
         fleet = read_fleet(values["fleet"], faults)
+        self.stream = read_stream(values["stream"], faults)
         channel = read_channel(settings.values.get("channel", []), faults)
         targets = plan is None or plan.division.target > 0
         self.evaluations = read_evaluations(settings.values.get("evaluation"), targets, faults)
@@ -223,6 +226,9 @@ class Experiment:
                 metrics_for(self.data().task, evaluation.metrics)
                 with faults.collecting((*at, "split"), ("data", "test"), at):
                     evaluation.resolved(self.method).check(self.data())
+        if self.stream is not None:
+            with faults.collecting(("stream",)):
+                check_stream(self.stream, self.data(), self.fleet, self.top.seed)
         faults.stop()
         names = [name for name in self.measured() if "/" not in name]
         for key, what in self.schedule().faults(self.method, self.fleet, self.candidates, names):
@@ -257,6 +263,7 @@ class Experiment:
             "selection": self.selection.resolved(self.candidates),
             "schedule": spoken(vars(self.schedule()), Form.of(Schedule, "")),
             "fleet": self._fleet_written,
+            **({} if self.stream is None else {"stream": self.stream.written()}),
             **channel,
             "evaluation": evaluations[0] if len(evaluations) == 1 else evaluations,
             "execution": spoken(vars(self.execution), Form.of(Execution, "")),
@@ -270,6 +277,7 @@ class Experiment:
             "select": self.selection.make(self.candidates),
             "schedule": self.schedule(),
             "fleet": self.fleet,
+            "stream": self.stream,
             "channel": self.channel,
             "evaluate": self.evaluations,
             **self._priors(),

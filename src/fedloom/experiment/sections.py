@@ -22,13 +22,26 @@ from fedloom.federation.data import FederatedData
 from fedloom.federation.losses import LOSSES
 from fedloom.federation.metrics import METRICS
 from fedloom.federation.networks import NETWORKS
+from fedloom.federation.streams import Stream
 from fedloom.methods import REGISTER, Method
 from fedloom.types import Count, Fraction, NonNegative
 
 ALL_UP_TO, USUAL = 20, 10
 """Unless a number is given, everybody takes part in a round where clients are at most 20, and 10 of them otherwise."""
 SPLITS = ("train", "test", "support", "query", "test-support", "test-query")
-SECTIONS = ("data", "model", "prior", "method", "selection", "schedule", "fleet", "channel", "evaluation", "execution")
+SECTIONS = (
+    "data",
+    "model",
+    "prior",
+    "method",
+    "selection",
+    "schedule",
+    "fleet",
+    "stream",
+    "channel",
+    "evaluation",
+    "execution",
+)
 
 SEQUENCE = ("continual", "task")
 """Sections of a file with tasks in sequence."""
@@ -229,6 +242,17 @@ def read_fleet(values: dict[str, Any], faults: Faults) -> tuple[Fleet, dict[str,
     with faults.collecting(("fleet",)):
         fleet.check()
     return fleet, {"preset": preset, **spoken(usual | given, form)}
+
+
+def read_stream(values: dict[str, Any], faults: Faults) -> Stream | None:
+    """How training rows arrive; None when all are there, or when something is wrong."""
+    read = _read(values, ("stream",), Form.of(Stream, "the stream"), faults, named=False) if values else None
+    if read is None:
+        return None
+    stream = Stream(**read)
+    for key, what in stream.faults():
+        faults.add(("stream", key) if key else ("stream",), what)
+    return stream
 
 
 def read_channel(values: Any, faults: Faults) -> tuple[Channel, list[dict[str, Any]]] | None:

@@ -10,10 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedloom.federation.ragged import Ragged
+from fedloom.federation.ragged import Ints, Span
 from fedloom.federation.randomness import Draw
-
-Ints = npt.NDArray[np.int64]
 
 _POSITION_BITS = 24  # 40 bits of a key decide the order, the others may hold the position of 16.7 million rows
 
@@ -46,10 +44,10 @@ class Plan:
     """The local steps of a stack of clients: shuffled epochs in mini-batches, cut short for a client with less effort.
 
     ``order`` sorts the clients by their number of steps, most first, so that those still at work are a prefix and
-    the tensors of a step are views of the stack, never copies.
+    the tensors of a step are views of the stack, never copies. ``span`` has their rows in this order.
     """
 
-    owned: Ragged
+    span: Span
     clients: Ints
     draw: Draw
     batch: int | None
@@ -59,16 +57,17 @@ class Plan:
     """Plans of other purposes draw other mini-batches."""
 
     @staticmethod
-    def of(owned: Ragged, clients: Ints, draw: Draw, batch: int | None, steps: Ints, purpose: str = "batches") -> Plan:
-        """A plan in which client i takes ``steps[i]`` steps."""
-        return Plan(owned, clients, draw, batch, steps, np.argsort(-steps, kind="stable"), purpose)
+    def of(span: Span, clients: Ints, draw: Draw, batch: int | None, steps: Ints, purpose: str = "batches") -> Plan:
+        """A plan in which client i takes ``steps[i]`` steps on its rows of the span."""
+        order = np.argsort(-steps, kind="stable")
+        return Plan(
+            Span(span.owned, span.starts[order], span.sizes[order]), clients, draw, batch, steps, order, purpose
+        )
 
     @property
     def sizes(self) -> Ints:
         """The rows of each client, in the plan's order."""
-        offsets, ids = self.owned.offsets.numpy(), self.clients[self.order]
-        sizes: Ints = offsets[ids + 1] - offsets[ids]
-        return sizes
+        return self.span.sizes
 
     def __iter__(self) -> Iterator[Step]:
         steps, sizes = self.steps[self.order], self.sizes
@@ -80,14 +79,14 @@ class Plan:
 
     def _whole(self, steps: Ints) -> Iterator[Step]:
         """Full-batch steps: every row, in its own order; the same Step object while the same clients are at work."""
-        ids, sizes = self.clients[self.order], self.sizes
+        sizes = self.sizes
         last: Step | None = None
         for step in range(int(steps[0]) if len(steps) else 0):
             active = int(np.searchsorted(-steps, -step, side="left"))
             if last is None or last.active != active:
                 width = int(sizes[:active].max())
                 local = np.minimum(np.arange(width), sizes[:active, None] - 1)
-                last = self._step(ids[:active], local, sizes[:active])
+                last = self._step(local, sizes[:active])
             yield last
 
     def _together(self, steps: int, size: int, batch: int) -> Iterator[Step]:
@@ -97,7 +96,7 @@ class Plan:
         for step in range(steps):
             epoch, position = divmod(step, per_epoch)
             if position == 0:
-                table = self._rows(ids, self.shuffle(ids, sizes, np.full_like(ids, epoch)))
+                table = self._rows(self.shuffle(ids, sizes, np.full_like(ids, epoch)))
             yield Step(len(ids), table[:, position * batch : (position + 1) * batch], None)
 
     def _shuffled(self, steps: Ints, batch: int) -> Iterator[Step]:
@@ -117,7 +116,7 @@ class Plan:
                 shuffled[fresh, :width] = self.shuffle(ids[fresh], sizes[fresh], epoch[fresh])
             counts = np.minimum(batch, sizes[:active] - position * batch)
             at = position[:, None] * batch + np.minimum(column[: int(counts.max())], counts[:, None] - 1)
-            yield self._step(ids[:active], np.take_along_axis(shuffled[:active], at, 1), counts)
+            yield self._step(np.take_along_axis(shuffled[:active], at, 1), counts)
 
     def shuffle(self, ids: Ints, sizes: Ints, epoch: Ints) -> Ints:
         """A random order of each client's rows, shape (clients, most rows).
@@ -131,13 +130,13 @@ class Plan:
             keys[position >= sizes[:, None].astype(np.uint64)] = np.uint64(2**64 - 1)
         return order_of(keys)
 
-    def _step(self, ids: Ints, local: Ints, counts: Ints) -> Step:
+    def _step(self, local: Ints, counts: Ints) -> Step:
         ragged = int(counts.min()) < local.shape[1]
-        return Step(len(ids), self._rows(ids, local), torch.from_numpy(counts) if ragged else None)
+        return Step(len(local), self._rows(local), torch.from_numpy(counts) if ragged else None)
 
-    def _rows(self, ids: Ints, local: Ints) -> Tensor:
-        """Row numbers in the data, of each client's own j-th rows."""
-        return self.owned.resolve(torch.from_numpy(local + self.owned.offsets.numpy()[ids][:, None]))
+    def _rows(self, local: Ints) -> Tensor:
+        """Row numbers in the data of the j-th rows of each client that is at work; these are the first of the order."""
+        return self.span.owned.resolve(torch.from_numpy(local + self.span.starts[: len(local), None]))
 
 
 def order_of(keys: npt.NDArray[np.uint64], most: int = 2**_POSITION_BITS) -> Ints:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedloom.errors import DataError
 from fedloom.federation.blocks import Blocks
-from fedloom.federation.ragged import Ragged
+from fedloom.federation.ragged import Ints, Ragged, Span, Window
 
 Task = Literal["classification", "binary", "multilabel", "regression"]
 SOURCE, TARGET, POOL = 0, 1, 2
+HALVES = ("support", "query")
+"""The splits that are made of training rows, beside "train" itself."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +28,7 @@ class FederatedData:
     ``splits`` has "train" and "test"; "support" and "query" halve "train", "test-support" and "test-query" halve
     "test" (for adaptation: fit on the support, judge on the query). A row belongs to one client at the most, unless
     there are ``blocks``: then clients hold different columns of the same rows, and the server holds the labels.
+    ``time`` says when each row was seen, in seconds; None: nobody knows.
 
     * classification: y int64 (rows,), ``classes`` names the labels 0, 1, …
     * binary: y float (rows, 1) of 0 and 1
@@ -39,6 +46,7 @@ class FederatedData:
     names: tuple[str, ...] | None = None
     notes: tuple[str, ...] = field(default=())
     blocks: Blocks | None = None
+    time: Tensor | None = None
 
     @property
     def clients(self) -> int:
@@ -65,6 +73,46 @@ class FederatedData:
         """The name of a client, for people."""
         return self.names[client] if self.names is not None else str(client)
 
+    def span(self, split: str, clients: Ints, window: Window | None = None) -> Span:
+        """The rows of a split that some clients have; of training rows only those inside the window, if there is one.
+
+        A half of the training rows ("support", "query") is then in their order.
+        """
+        if window is None or split not in ("train", *HALVES):
+            return self.splits[split].span(clients)
+        first, held = window
+        starts = self.splits["train"].offsets.numpy()[clients] + first
+        if split == "train":
+            return Span(self.splits["train"], starts, held)
+        ordered, places = self._in_order[split]
+        begin = np.searchsorted(places, starts)
+        return Span(ordered, begin, np.searchsorted(places, starts + held) - begin)
+
+    @cached_property
+    def _in_order(self) -> dict[str, tuple[Ragged, Ints]]:
+        """Each half of the training rows in their order, and the flat position among these of each of its rows.
+
+        Flat positions grow from client to client, so one sorted array tells for all clients where a window begins.
+        """
+        number, train = len(self.x), self.splits["train"]
+        keys = _keys(train, number)
+        order = np.argsort(keys, kind="stable")
+        found = {}
+        for half in HALVES:
+            if half not in self.splits:
+                continue
+            own = _keys(self.splits[half], number)
+            at = np.minimum(np.searchsorted(keys, own, sorter=order), len(keys) - 1)
+            if len(own) and (len(keys) == 0 or (keys[order[at]] != own).any()):
+                raise DataError(
+                    f"the split {half!r} of {self.name!r} has rows that are not in 'train', so nobody knows when they "
+                    f"arrive; make {half!r} a part of 'train'"
+                )
+            places = np.sort(order[at])
+            ordered = Ragged(self.splits[half].offsets, train.resolve(torch.from_numpy(places)))
+            found[half] = (ordered, places)
+        return found
+
     def limited(self, rows: int) -> FederatedData:
         """The same federation on devices that keep only their first so many training rows."""
 
@@ -74,19 +122,25 @@ class FederatedData:
         kept = train.resolve(torch.repeat_interleave(train.offsets[:-1], sizes) + inside)
         held = torch.zeros(len(self.x), dtype=torch.bool).index_fill_(0, kept, True)
         splits = {**self.splits, "train": Ragged(Ragged.contiguous(sizes).offsets, kept)}
-        for half in ("support", "query"):
+        for half in HALVES:
             if half in splits:
                 owned = [splits[half][client] for client in range(self.clients)]
                 splits[half] = Ragged.of([part[held[part]] for part in owned])
         return replace(self, splits=splits)
 
-    def with_pool(self) -> FederatedData:
-        """The same federation and one more client, of role POOL, that holds the training rows of all sources."""
+    def with_pool(self, times: npt.NDArray[np.float64] | None = None) -> FederatedData:
+        """The same federation and one more client, of role POOL, that holds the training rows of all sources.
+
+        Where training rows arrive at certain ``times`` (one for each, in the order of "train"), the pool has them in
+        the order in which they arrive.
+        """
         splits = {}
         holders = self.with_role(SOURCE) if self.blocks is None else [0]  # what is shared is there once
         for split, ragged in self.splits.items():
-            rows = [ragged[int(i)] for i in holders] if split in ("train", "support", "query") else []
+            rows = [ragged[int(i)] for i in holders] if split in ("train", *HALVES) else []
             union = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
+            if split == "train" and times is not None:
+                union = union[torch.from_numpy(np.argsort(pooled(times, ragged, holders), kind="stable"))]
             every = torch.arange(int(ragged.offsets[-1])) if ragged.rows is None else ragged.rows
             offsets = torch.cat([ragged.offsets, ragged.offsets[-1:] + len(union)])
             splits[split] = Ragged(offsets, torch.cat([every, union]))
@@ -95,3 +149,18 @@ class FederatedData:
         names = None if self.names is None else (*self.names, "pool")
         blocks = None if self.blocks is None else self.blocks.with_all(self.x[0].numel())
         return replace(self, splits=splits, roles=roles, names=names, blocks=blocks)
+
+
+def pooled(values: npt.NDArray[np.float64], owned: Ragged, clients: Tensor | list[int]) -> npt.NDArray[np.float64]:
+    """Of one value for each row, those of some clients, one client after the other."""
+    offsets = owned.offsets.tolist()
+    parts = [values[offsets[int(i)] : offsets[int(i) + 1]] for i in clients]
+    return np.concatenate([values[:0], *parts])
+
+
+def _keys(owned: Ragged, number: int) -> Ints:
+    """One number for each (client, row) of a split, by client first: a row may be a client's and the pool's."""
+    clients = np.repeat(np.arange(len(owned)), owned.sizes.numpy())
+    rows = owned.resolve(torch.arange(int(owned.offsets[-1]))).numpy()
+    keys: Ints = clients * number + rows
+    return keys

@@ -16,6 +16,7 @@ from fedloom.federation.batches import Plan, Rows, Step, evaluations_of, steps_o
 from fedloom.federation.kernels import Affine
 from fedloom.federation.meta import Meta, adapted, meta_gradient, meta_steps
 from fedloom.federation.optimisers import Optimiser
+from fedloom.federation.ragged import Span, Window
 from fedloom.federation.randomness import Draw
 from fedloom.federation.regularisers import Regulariser
 from fedloom.federation.solvers import Inner, meta_prox, prox
@@ -50,6 +51,7 @@ class Device:
         budget: Floats | None = None,
         delay: Floats | None = None,
         round: int | None = None,
+        window: Window | None = None,
     ) -> None:
         self.problem = problem
         self.clients = clients
@@ -60,16 +62,37 @@ class Device:
         self._delay = delay
         self.round = draw.round if round is None else round
         """The round that is under way, 0, 1, …; step sizes that change by the round go by it."""
+        self.window = window
+        """Of training rows only those in the window are there; None: all are."""
         self.evaluations = np.zeros(len(clients), dtype=np.int64)
         """Gradient evaluations of single rows so far, of each client."""
         self.step = 0
         """The local step that is under way, for error messages."""
 
+    def span(self, split: str = "train") -> Span:
+        """Where the rows are that each client has."""
+        return self.problem.data.span(split, self.clients, self.window)
+
     def sizes(self, split: str = "train") -> npt.NDArray[np.int64]:
         """How many rows each client has."""
-        offsets = self.problem.data.splits[split].offsets.numpy()
-        sizes: npt.NDArray[np.int64] = offsets[self.clients + 1] - offsets[self.clients]
-        return sizes
+        return self.span(split).sizes
+
+    def alone(self, position: int) -> Device:
+        """One client of the stack by itself, in the same round and with the same rows."""
+        own = slice(position, position + 1)
+
+        def part(values: Floats | None) -> Floats | None:
+            return None if values is None else values[own]
+
+        return self.problem.device(
+            int(self.clients[position]),
+            self.draw,
+            effort=part(self.effort),
+            budget=part(self.budget),
+            delay=part(self._delay),
+            round=self.round,
+            window=None if self.window is None else (self.window[0][own], self.window[1][own]),
+        )
 
     @property
     def n(self) -> Tensor:
@@ -88,8 +111,8 @@ class Device:
 
     def rows(self, split: str = "train") -> Rows:
         """All rows of a split."""
-        sizes = self.sizes(split)
-        owned = self.problem.data.splits[split]
+        span = self.span(split)
+        sizes, owned = span.sizes, span.owned
         width = int(sizes.max(initial=0))
         if width == 0:
             x, y = self.problem.x[:0], self.problem.y[:0]
@@ -98,7 +121,7 @@ class Device:
             rows = Rows(x.expand(*shape, *x.shape[1:]), y.expand(*shape, *y.shape[1:]), nothing)
         else:
             local = np.minimum(np.arange(width), np.maximum(sizes[:, None] - 1, 0))
-            flat = torch.from_numpy(local + owned.offsets.numpy()[self.clients][:, None])
+            flat = torch.from_numpy(local + span.starts[:, None])
             x, y = self._take(owned.resolve(flat.clamp_(max=int(owned.offsets[-1]) - 1)))
             counts = torch.from_numpy(sizes)
             own = (torch.arange(width) < counts[:, None]).to(self.problem.dtype)
@@ -168,9 +191,9 @@ class Device:
         """
         if batch is None:
             return [self.rows(split)] * (epochs if steps is None else steps)
-        sizes = self.sizes(split)
-        count = steps_of(sizes, batch, epochs, steps, None, None)
-        plan = Plan.of(self.problem.data.splits[split], self.clients, self.draw, batch, count, purpose)
+        span = self.span(split)
+        count = steps_of(span.sizes, batch, epochs, steps, None, None)
+        plan = Plan.of(span, self.clients, self.draw, batch, count, purpose)
         return [self._spread(step, plan) for step in plan]
 
     def adapt(
@@ -225,9 +248,10 @@ class Device:
         """
         if len(self.clients) > 1 and not self.problem.kernel.stacks:
             return self._one_by_one(theta, lr, batch, epochs, steps, optimiser, pull, shift, direction, split)
-        owned, sizes = self.problem.data.splits[split], self.sizes(split)
+        span = self.span(split)
+        sizes = span.sizes
         count = steps_of(sizes, batch, epochs, steps, self.effort, self.budget)
-        plan = Plan.of(owned, self.clients, self.draw, batch, count)
+        plan = Plan.of(span, self.clients, self.draw, batch, count)
         sort = bool((plan.order[1:] < plan.order[:-1]).any())
         order = torch.from_numpy(plan.order)
 
@@ -285,14 +309,8 @@ class Device:
         """``sgd`` of a stack whose model cannot walk in step: client after client."""
         batch, epochs, steps, optimiser, pull, shift, direction, split = how
         found = []
-        for i, client in enumerate(self.clients):
-            alone = self.problem.device(
-                int(client),
-                self.draw,
-                effort=None if self.effort is None else self.effort[i : i + 1],
-                budget=None if self.budget is None else self.budget[i : i + 1],
-                round=self.round,
-            )
+        for i in range(len(self.clients)):
+            alone = self.alone(i)
 
             def own(value: Any, i: int = i) -> Any:
                 return value[i] if isinstance(value, Tensor) and value.dim() == 2 else value

@@ -18,6 +18,7 @@ from fedloom.federation.kernels import kernel_for
 from fedloom.federation.losses import loss_for
 from fedloom.federation.model import Model, check_fit
 from fedloom.federation.parties import Party
+from fedloom.federation.ragged import Window
 from fedloom.federation.randomness import Draw
 from fedloom.federation.solvers import Cache, Spectrum
 
@@ -67,13 +68,14 @@ class Problem:
 
     def with_pool(self) -> Problem:
         """The same problem with one more client that holds all sources' training rows (for central training)."""
-        return self._on(self.data.with_pool())
+        return self.on(self.data.with_pool())
 
     def limited(self, rows: int) -> Problem:
         """The same problem on devices that can keep only so many training rows."""
-        return self._on(self.data.limited(rows))
+        return self.on(self.data.limited(rows))
 
-    def _on(self, data: FederatedData) -> Problem:
+    def on(self, data: FederatedData) -> Problem:
+        """The same problem on other rows, or on other clients of the same rows."""
         other = copy.copy(self)
         other.data = data
         other._forget()  # its clients have other rows
@@ -88,12 +90,15 @@ class Problem:
         budget: npt.NDArray[np.float64] | None = None,
         delay: npt.NDArray[np.float64] | None = None,
         round: int | None = None,
+        window: Window | None = None,
     ) -> Device:
-        """One client (an int), or a stack of clients (an array of ids)."""
+        """One client (an int), or a stack of clients (an array of ids); with a ``window`` they have these rows only."""
         ids = np.atleast_1d(np.asarray(clients, dtype=np.int64))
         draw = draw if draw is not None else Draw(0)
         stacked = np.ndim(clients) > 0
-        return Device(self, ids, draw, stacked=stacked, effort=effort, budget=budget, delay=delay, round=round)
+        return Device(
+            self, ids, draw, stacked=stacked, effort=effort, budget=budget, delay=delay, round=round, window=window
+        )
 
     def stack_size(self, batch: int | None) -> int:
         """How many clients to compute together: a function of model, data and method alone, never of the machine."""

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+Ints = npt.NDArray[np.int64]
+Window = tuple[Ints, Ints]
+"""The rows that each of some clients holds now: its ``first`` one in the order of its training rows, and how many."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +53,26 @@ class Ragged:
     def resolve(self, positions: Tensor) -> Tensor:
         """Row numbers at the given flat positions (``offsets[i] + j`` is client i's j-th row)."""
         return positions if self.rows is None else self.rows[positions]
+
+    def span(self, clients: Ints) -> Span:
+        """All rows of some clients."""
+        offsets = self.offsets.numpy()
+        starts = offsets[clients]
+        return Span(self, starts, offsets[clients + 1] - starts)
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Consecutive rows of some clients: client i's are at the flat positions ``starts[i]``, …, ``sizes[i]`` of them."""
+
+    owned: Ragged
+    starts: Ints
+    sizes: Ints
+
+    def rows(self) -> Tensor:
+        """Their row numbers, one client after the other."""
+        inside = np.arange(int(self.sizes.sum())) - np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
+        return self.owned.resolve(torch.from_numpy(np.repeat(self.starts, self.sizes) + inside))
 
 
 def _offsets(sizes: Tensor) -> Tensor:

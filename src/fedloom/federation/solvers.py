@@ -8,7 +8,7 @@ Newton's method (conjugate gradients inside), L-BFGS and plain gradient steps, w
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
@@ -182,29 +182,34 @@ class Cache(Generic[T]):
         self.most = most
         self.held = 0
         self.kept: OrderedDict[int, T] = OrderedDict()
+        self.windows: dict[int, Hashable] = {}
 
-    def get(self, client: int, make: Callable[[], T]) -> T:
-        """A client's, made on the first request and after having been pushed out."""
+    def get(self, client: int, make: Callable[[], T], window: Hashable = None) -> T:
+        """A client's, made on the first request, after having been pushed out, and when its rows are others by now."""
         found = self.kept.get(client)
-        if found is not None:
+        if found is not None and self.windows[client] == window:
             self.kept.move_to_end(client)
             return found
+        if found is not None:
+            self.held -= self.kept.pop(client).numbers()
         found = make()
-        self.kept[client] = found
+        self.kept[client], self.windows[client] = found, window
         self.held += found.numbers()
         while self.held > self.most and len(self.kept) > 1:
-            self.held -= self.kept.popitem(last=False)[1].numbers()
+            oldest, gone = self.kept.popitem(last=False)
+            self.held -= gone.numbers()
+            del self.windows[oldest]
         return found
 
 
-def _spectrum(device: Device, client: int) -> Spectrum:
+def _spectrum(device: Device, position: int) -> Spectrum:
     """From one client's own rows alone, so that its bits do not depend on who else is in the stack.
 
     A are the rows, which count for 1/(n·columns) each, with a column of ones for a bias, and b the labels.
     """
     problem = device.problem
     layer = linear_layer(problem)
-    rows = problem.device(client, device.draw).rows()
+    rows = device.alone(position).rows()
     z, y = rows.x.flatten(1), rows.y
     if layer is not None and layer.bias is not None:
         z = torch.cat([z, z.new_ones(len(z), 1)], 1)
@@ -219,7 +224,10 @@ def _least_squares(device: Device, v: Vector, rho: Tensor) -> Vector:
     processor's cache when it is needed a second time, and nothing is copied.
     """
     cache = device.problem.spectra
-    spectra = [cache.get(int(client), partial(_spectrum, device, int(client))) for client in device.clients]
+    windows = [None] * len(device.clients) if device.window is None else list(zip(*device.window, strict=True))
+    spectra = [
+        cache.get(int(client), partial(_spectrum, device, i), windows[i]) for i, client in enumerate(device.clients)
+    ]
     device.evaluations += device.sizes()
     points = _matrices(device.problem, v)
     found = torch.empty_like(points)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_origin, get_type_hints
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from fedloom.federation.model import Slice
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
+from fedloom.fields import unfit_fields
 from fedloom.types import Memory, Message, State, Vector
 
 Ints = npt.NDArray[np.int64]
@@ -162,17 +163,8 @@ class Method(ABC):
 
 def check_parameters(method: Method) -> None:
     """Refuses a hyper-parameter outside what its field's annotation allows; constructors only store."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
-
-    for name, kind in get_type_hints(type(method), include_extras=True).items():
-        if get_origin(kind) is ClassVar or not hasattr(method, name):
-            continue
-        value = getattr(method, name)
-        try:
-            TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
-        except ValidationError as error:
-            why = error.errors()[0]["msg"]
-            raise ConfigError(f"{type(method).__name__}: {name} = {value!r} cannot be: {why}") from None
+    for name, value, why in unfit_fields(method):
+        raise ConfigError(f"{type(method).__name__}: {name} = {value!r} cannot be: {why}")
 
 
 def stateful(method: Method) -> bool:

@@ -1,0 +1,151 @@
+"""Clients whose data keep arriving, as the engine sees them: what each holds, what of it is new, what others know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.engine.fleet import Fleet
+from fedloom.errors import ConfigError
+from fedloom.federation.data import FederatedData
+from fedloom.federation.metrics import Metric, Predictions, loss_metric
+from fedloom.federation.problem import Problem
+from fedloom.federation.ragged import Ints, Window
+from fedloom.federation.streams import Arrivals, Stream
+
+
+def check_stream(stream: Stream, data: FederatedData, fleet: Fleet, seed: int) -> None:
+    """Refuses a stream that cannot be, and one whose clock would stand still."""
+    stream.check(data, seed)
+    if fleet.timeless and not stream.still:
+        raise ConfigError(
+            "rows come by the simulated clock, but on this fleet a round takes no time, so that none would ever come; "
+            "give the fleet a speed or delays (fleet.speed = 100, or fleet.preset = 'cross-device')"
+        )
+
+
+class Online:
+    """A stream on its way. It keeps what has been judged, what the server was told, and whose memory begins where.
+
+    All times are those of the simulated clock. ``storage`` bounds the rows that a client holds: the newest ones. The
+    pool of ``central`` is no device: it keeps everything.
+    """
+
+    def __init__(self, arrivals: Arrivals, storage: int | None = None) -> None:
+        self.arrivals, self.storage = arrivals, storage
+        clients = len(arrivals.train)
+        self._told = arrivals.held(np.arange(clients), 0.0)
+        self._judged, self._kept = np.zeros(clients, dtype=np.int64), np.zeros(clients, dtype=np.int64)
+
+    @staticmethod
+    def of(
+        problem: Problem, stream: Stream, seed: int, storage: int | None = None, pooled: bool = False
+    ) -> tuple[Problem, Online]:
+        """A stream at its beginning, and the problem with all of its rows in the order of their arrival."""
+        data = stream.arranged(problem.data, seed)
+        arrivals = stream.arrivals(data, seed)
+        if pooled:
+            data, arrivals = arrivals.with_pool(data)
+        return problem.on(data), Online(arrivals, None if pooled else storage)
+
+    @property
+    def sizes(self) -> Tensor:
+        """The rows of each client that the server knows of: those of its last reply, or of the beginning."""
+        return torch.from_numpy(self._told.copy())
+
+    def windows(self, clients: Ints, now: float) -> Window:
+        """The rows that each client holds now: the first one, and how many."""
+        come = self.arrivals.held(clients, now)
+        held = come if self.storage is None else np.minimum(come, self.storage)
+        return come - held, held
+
+    def fresh(self, clients: Ints, now: float) -> Window:
+        """Of these, the rows that have not been judged yet."""
+        first, held = self.windows(clients, now)
+        unseen = np.maximum(first, self._judged[clients])
+        return unseen, first + held - unseen
+
+    def moved(self, clients: Ints, window: Window) -> Ints:
+        """How many first rows have left each client since its memory was kept."""
+        return window[0] - self._kept[clients]
+
+    def present(self, clients: Ints, now: float) -> Ints:
+        """Those of the clients that have rows."""
+        return clients[self.arrivals.held(clients, now) > 0]
+
+    def arrived(self, clients: Ints, now: float) -> int:
+        """How many rows have come to these clients by now."""
+        return int(self.arrivals.held(clients, now).sum())
+
+    def ready(self, client: int, now: float) -> float:
+        """The time from which a client has rows: now, or when its first one comes."""
+        return max(now, float(self.arrivals.first(np.array([client]))[0]))
+
+    def opens(self, clients: Ints, now: float) -> float:
+        """The time from which any of these clients has rows: now, or when the first one comes."""
+        return max(now, float(self.arrivals.first(clients).min()))
+
+    def meet(self, clients: Ints, now: float) -> None:
+        """Clients that can be asked say how many rows they have, if the server knows of none."""
+        new = clients[self._told[clients] == 0]
+        self._told[new] = self.windows(new, now)[1]
+
+    def tell(self, clients: Ints, held: Ints) -> None:
+        """Replies say how many rows their clients trained on."""
+        self._told[clients] = held
+
+    def keep(self, clients: Ints, window: Window) -> None:
+        """Memories were kept that belong to the rows of a window."""
+        self._kept[clients] = window[0]
+
+    def taken(self, clients: Ints, fresh: Window, counts: Ints) -> None:
+        """Fresh rows were judged: so many of each client, all or, where the client failed, none."""
+        self._judged[clients] = np.where(counts > 0, fresh[0] + counts, self._judged[clients])
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """All that changes on the way, for a checkpoint."""
+        return {key: torch.from_numpy(value.copy()) for key, value in self._changing().items()}
+
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        """Go on from a snapshot."""
+        for key, value in self._changing().items():
+            value[:] = saved[key].numpy()
+
+    def _changing(self) -> dict[str, Ints]:
+        return {"told": self._told, "judged": self._judged, "kept": self._kept}
+
+
+class Prequential:
+    """Test, then train: how good models were on rows that nobody had trained on yet, over all such rows of a round."""
+
+    def __init__(self, problem: Problem, metrics: list[Metric]) -> None:
+        self.problem, self.metrics = problem, [*metrics, loss_metric(problem.loss)]
+        self._keys: list[Ints] = []
+        self._out: list[Tensor] = []
+        self._y: list[Tensor] = []
+
+    def add(self, clients: Ints, fresh: Window, result: dict[str, Any]) -> None:
+        """What a worker found on the fresh rows of some clients."""
+        counts = result["counts"].numpy()
+        place = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        self._keys.append(np.stack([np.repeat(clients, counts), np.repeat(fresh[0], counts) + place]))
+        self._out.append(result["out"].clone())
+        self._y.append(result["y"].clone())
+
+    def summary(self) -> dict[str, float]:
+        """Each metric over all rows, and how many rows they were; rows count in order of client and arrival.
+
+        So the order in which results came does not matter.
+        """
+        rows = sum(map(len, self._y))
+        if rows == 0:
+            return {"rows": 0}
+        keys = np.concatenate(self._keys, 1)
+        order = torch.from_numpy(np.lexsort((keys[1], keys[0])))
+        out, y = torch.cat(self._out)[order], torch.cat(self._y)[order]
+        owner, counts = torch.zeros(rows, dtype=torch.int64), torch.tensor([rows])
+        predictions = Predictions(out, y, owner, counts, self.problem.data.task, self.problem.loss.threshold)
+        return {"rows": rows} | {metric.name: float(metric.values(predictions)[0]) for metric in self.metrics}

@@ -1,0 +1,70 @@
+"""A number for each client, drawn from a distribution: speeds, delays, rates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BeforeValidator, PlainSerializer
+
+from fedloom.federation.randomness import Draw
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A number for each client: "5", "uniform:10:100", "lognormal:MEDIAN:SIGMA" or "exponential:MEAN"."""
+
+    kind: Literal["constant", "uniform", "lognormal", "exponential"] = "constant"
+    a: float = 0.0
+    b: float = 0.0
+
+    @staticmethod
+    def parse(text: object) -> Distribution:
+        """From the text that a user writes."""
+        if isinstance(text, Distribution):
+            return text
+        kind, *numbers = str(text).split(":")
+        try:
+            if not numbers:
+                kind, numbers = "constant", [kind]
+            values = [float(number) for number in numbers]
+            expected = {"constant": 1, "uniform": 2, "lognormal": 2, "exponential": 1}[kind]
+        except (ValueError, KeyError):
+            expected, values = -1, []
+        wrong = math.isnan if kind == "constant" else lambda v: not math.isfinite(v)
+        if len(values) != expected or any(v < 0 or wrong(v) for v in values):
+            raise ValueError(
+                f"{text!r} is no distribution of non-negative numbers; "
+                "write 5, uniform:10:100, lognormal:MEDIAN:SIGMA or exponential:MEAN"
+            )
+        if kind == "uniform" and values[0] > values[1]:
+            raise ValueError(f"{text!r}: the lower end is above the upper one")
+        return Distribution(kind, *values)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        numbers = (self.a,) if self.kind in ("constant", "exponential") else (self.a, self.b)
+        words = [repr(float(number)).removesuffix(".0") for number in numbers]  # every digit: files are read again
+        return words[0] if self.kind == "constant" else ":".join([self.kind, *words])
+
+    @property
+    def zero(self) -> bool:
+        """Whether it is 0 for everybody."""
+        return self.a == 0 and (self.kind != "uniform" or self.b == 0)
+
+    def of(self, draw: Draw, purpose: str, clients: Ints) -> Floats:
+        """Each client's number."""
+        if self.kind == "constant":
+            return np.full(len(clients), self.a)
+        if self.kind == "lognormal":
+            return np.asarray(self.a * np.exp(self.b * draw.normal(purpose, clients, 1)[:, 0]))
+        u = draw.uniform(purpose, clients, 1)[:, 0]
+        return self.a + (self.b - self.a) * u if self.kind == "uniform" else -self.a * np.log1p(-u)
+
+
+Varied = Annotated[Distribution, BeforeValidator(Distribution.parse), PlainSerializer(str)]
