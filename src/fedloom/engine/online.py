@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedloom.engine.fleet import Fleet
 from fedloom.errors import ConfigError
+from fedloom.execution.worker import Result, Task
 from fedloom.federation.data import FederatedData
 from fedloom.federation.metrics import Metric, Predictions, loss_metric
 from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ints, Window
 from fedloom.federation.streams import Arrivals, Stream
+from fedloom.methods.method import Method
+from fedloom.types import State
 
 
 def check_stream(stream: Stream, data: FederatedData, fleet: Fleet, seed: int) -> None:
@@ -62,9 +63,9 @@ class Online:
         held = come if self.storage is None else np.minimum(come, self.storage)
         return come - held, held
 
-    def fresh(self, clients: Ints, now: float) -> Window:
-        """Of these, the rows that have not been judged yet."""
-        first, held = self.windows(clients, now)
+    def fresh(self, clients: Ints, window: Window) -> Window:
+        """The rows of a window that have not been judged yet."""
+        first, held = window
         unseen = np.maximum(first, self._judged[clients])
         return unseen, first + held - unseen
 
@@ -101,6 +102,29 @@ class Online:
         """Fresh rows were judged: so many of each client, all or, where the client failed, none."""
         self._judged[clients] = np.where(counts > 0, fresh[0] + counts, self._judged[clients])
 
+    def holding(self, clients: Ints, window: Window) -> Task:
+        """What a task says about the rows that its clients hold."""
+        return {"window": window, "moved": self.moved(clients, window)}
+
+    def testing(self, clients: Ints, window: Window, method: Method, state: State) -> Task:
+        """What a task says about rows that are to be judged before they are trained on; nothing if none is new.
+
+        The model that judges is the one that the server hands out or, of a personal method, the client's own.
+        """
+        fresh = self.fresh(clients, window)
+        if not fresh[1].any():
+            return {}
+        return {"fresh": fresh} | (
+            {"state": state} if method.evaluates == "personal" else {"theta": method.model(state)}
+        )
+
+    def note(self, clients: Ints, window: Window, result: Result, tested: Prequential) -> None:
+        """Take in what a worker found on the new rows of a window, if it was asked to."""
+        if "fresh" in result:
+            fresh = self.fresh(clients, window)
+            tested.add(clients, fresh, result["fresh"])
+            self.taken(clients, fresh, result["fresh"]["counts"].numpy())
+
     def snapshot(self) -> dict[str, Tensor]:
         """All that changes on the way, for a checkpoint."""
         return {key: torch.from_numpy(value.copy()) for key, value in self._changing().items()}
@@ -123,7 +147,7 @@ class Prequential:
         self._out: list[Tensor] = []
         self._y: list[Tensor] = []
 
-    def add(self, clients: Ints, fresh: Window, result: dict[str, Any]) -> None:
+    def add(self, clients: Ints, fresh: Window, result: Result) -> None:
         """What a worker found on the fresh rows of some clients."""
         counts = result["counts"].numpy()
         place = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)

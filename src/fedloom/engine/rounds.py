@@ -215,26 +215,12 @@ class Rounds:
         return None if self.online is None else self.online.windows(clients, self.now)
 
     def _streamed(self, clients: Ints, test: bool = False) -> Task:
-        """What a task says about the rows that clients hold now; with ``test`` also by which model new ones are judged.
-
-        That is the model that the server hands out or, of a personal method, the client's own.
-        """
+        """What a task says about the rows that clients hold now; with ``test`` also how new ones are judged."""
         if self.online is None:
             return {}
         window = self.online.windows(clients, self.now)
-        task: Task = {"window": window, "moved": self.online.moved(clients, window)}
-        if not test:
-            return task
-        method, state = self.setting.method, self.state
-        model: Task = {"state": state} if method.evaluates == "personal" else {"theta": method.model(state)}
-        return task | {"fresh": self.online.fresh(clients, self.now)} | model
-
-    def _note_tested(self, clients: Ints, result: Result) -> None:
-        """How good the model was on what had come to these clients."""
-        if self.online is not None and "fresh" in result:
-            fresh = self.online.fresh(clients, self.now)
-            self.tested.add(clients, fresh, result["fresh"])
-            self.online.taken(clients, fresh, result["fresh"]["counts"].numpy())
+        task = self.online.holding(clients, window)
+        return task | self.online.testing(clients, window, self.setting.method, self.state) if test else task
 
     def _told(self, harvest: Harvest) -> Tensor:
         """The rows of every client as the server knows them after this round's replies."""
@@ -285,7 +271,8 @@ class Rounds:
         """A stack's replies: what became of each, and, for those accepted, the clients' new memory."""
         fleet, method, seed = self.fleet, self.setting.method, self.setting.seed
         clients = harvest.clients[stack]
-        self._note_tested(clients, result)
+        if self.online is not None:
+            self.online.note(clients, self.online.windows(clients, self.now), result, self.tested)
         up = np.full(len(stack), result["bytes"], dtype=np.int64)
         seconds = fleet.seconds(clients, seed, harvest.down, up, result["evaluations"], ctx.round)
         fates = fleet.fates(clients, seconds, ctx.draw)
