@@ -100,21 +100,21 @@ def pairs(window: tuple[Any, Any]) -> list[tuple[int, int]]:
 def test_windows_and_what_is_new_in_them_by_hand() -> None:
     book, ids = online((10, 4), Stream(start=0.2, rate=1)), np.arange(2)
     assert pairs(book.windows(ids, 0)) == [(0, 2), (0, 1)]
-    assert pairs(book.fresh(ids, 0)) == [(0, 2), (0, 1)]
-    book.taken(ids, book.fresh(ids, 0), np.array([2, 0]))  # the second client failed
+    assert pairs(book.fresh(ids, book.windows(ids, 0))) == [(0, 2), (0, 1)]
+    book.taken(ids, book.fresh(ids, book.windows(ids, 0)), np.array([2, 0]))  # the second client failed
     assert pairs(book.windows(ids, 2.5)) == [(0, 4), (0, 3)]
-    assert pairs(book.fresh(ids, 2.5)) == [(2, 2), (0, 3)]
-    book.taken(ids, book.fresh(ids, 2.5), np.array([2, 3]))
-    assert pairs(book.fresh(ids, 2.9)) == [(4, 0), (3, 0)]
+    assert pairs(book.fresh(ids, book.windows(ids, 2.5))) == [(2, 2), (0, 3)]
+    book.taken(ids, book.fresh(ids, book.windows(ids, 2.5)), np.array([2, 3]))
+    assert pairs(book.fresh(ids, book.windows(ids, 2.9))) == [(4, 0), (3, 0)]
     assert [book.arrived(ids, t) for t in (0, 2.5, 3, 100)] == [3, 7, 9, 14]
 
 
 def test_a_small_store_holds_the_newest_rows() -> None:
     book, ids = online((10,), Stream(start=0.2, rate=1), storage=3), np.arange(1)
     assert [pairs(book.windows(ids, t))[0] for t in (0, 1, 2, 5, 100)] == [(0, 2), (0, 3), (1, 3), (4, 3), (7, 3)]
-    book.taken(ids, book.fresh(ids, 1), np.array([3]))
-    assert pairs(book.fresh(ids, 2)) == [(3, 1)]
-    assert pairs(book.fresh(ids, 6)) == [(5, 3)]  # two rows came and went and were never judged
+    book.taken(ids, book.fresh(ids, book.windows(ids, 1)), np.array([3]))
+    assert pairs(book.fresh(ids, book.windows(ids, 2))) == [(3, 1)]
+    assert pairs(book.fresh(ids, book.windows(ids, 6))) == [(5, 3)]  # two rows came and went and were never judged
     book.keep(ids, book.windows(ids, 2))
     assert book.moved(ids, book.windows(ids, 6)).tolist() == [4]
 
@@ -142,7 +142,7 @@ def test_a_snapshot_brings_everything_back() -> None:
         return online((10, 4), Stream(start=0.2, rate=1), storage=3)
 
     one, other = book(), book()
-    one.taken(ids, one.fresh(ids, 4), one.fresh(ids, 4)[1])
+    one.taken(ids, one.fresh(ids, one.windows(ids, 4)), one.fresh(ids, one.windows(ids, 4))[1])
     one.tell(ids, one.windows(ids, 4)[1])
     one.keep(ids, one.windows(ids, 4))
     other.restore(one.snapshot())
@@ -151,7 +151,7 @@ def test_a_snapshot_brings_everything_back() -> None:
         "judged": [6, 4],
         "kept": [3, 1],
     }
-    assert pairs(other.fresh(ids, 6)) == pairs(one.fresh(ids, 6))
+    assert pairs(other.fresh(ids, other.windows(ids, 6))) == pairs(one.fresh(ids, one.windows(ids, 6)))
     assert torch.equal(other.sizes, one.sizes)
 
 

@@ -51,10 +51,10 @@ class Job:
     received: Message | None = None
     """What it fetched; None once it is computed."""
     own: Message | None = None
-    rows: tuple[int, int, int, int] = (0, 0, 0, 0)
-    """Where data keep arriving: the first row that it held when it fetched, how many, and the same of the new ones."""
+    rows: tuple[int, int] = (0, 0)
+    """Where data keep arriving: the first row that it held when it fetched, and how many …"""
     theta: Vector | None = None
-    """The model that the new ones are judged by."""
+    """… and the model that the new ones are judged by."""
     ends: float = math.inf
     """When its reply is there, or was due; at first the earliest time at which that could be."""
     fate: str = ""
@@ -138,7 +138,7 @@ class Arrivals(Engine):
                     self._update()
         if any(job.memory for job in accepted):
             memories = [job.memory or {} for job in accepted]
-            window = None if self.online is None else _windows(accepted)[0]
+            window = None if self.online is None else _window(accepted)
             self.keep(np.array([job.client for job in accepted]), _columns(memories), window)
 
     def _update(self) -> None:
@@ -147,7 +147,7 @@ class Arrivals(Engine):
         self.buffer = []
         ids = np.array([job.client for job in jobs], dtype=np.int64)
         staleness = self.clocks.server_steps - np.array([job.version for job in jobs], dtype=np.int64)
-        sizes = self.sizes.numpy()[ids] if self.online is None else _windows(jobs)[0][1]
+        sizes = self.sizes.numpy()[ids] if self.online is None else _window(jobs)[1]
         columns = _columns([job.sent or {} for job in jobs])
         clients, rows, ages = (torch.from_numpy(column) for column in (ids, sizes, staleness))
         replies = Replies(clients, rows, columns, ages)
@@ -167,9 +167,8 @@ class Arrivals(Engine):
         down = int(call.down[0])
         for i, client in enumerate(clients):
             job = Job(client, now, steps, down, call.received, {key: value[i] for key, value in call.own.items()})
-            if call.window is not None and call.fresh is not None:
-                first, held, new, count = (int(column[i]) for column in (*call.window, *call.fresh))
-                job.rows, job.theta = (first, held, new, count), call.theta
+            if call.window is not None:
+                job.rows, job.theta = (int(call.window[0][i]), int(call.window[1][i])), call.theta
             job.ends = now + self._least(job)
             self.waiting.append(job)
             self.earliest = min(self.earliest, job.ends)
@@ -399,14 +398,13 @@ def _together(jobs: Sequence[Job], turn: int, online: bool) -> Call:
     call = Call(clients, received, own, turn, down, np.array([job.started for job in jobs]))
     if not online:
         return call
-    window, fresh = _windows(jobs)
-    return replace(call, window=window, fresh=fresh, theta=theta)
+    return replace(call, window=_window(jobs), theta=theta)
 
 
-def _windows(jobs: Sequence[Job]) -> tuple[Window, Window]:
-    """The rows that clients held when they fetched, and the new ones of these."""
-    first, held, new, count = np.array([job.rows for job in jobs], dtype=np.int64).T.copy()
-    return (first, held), (new, count)
+def _window(jobs: Sequence[Job]) -> Window:
+    """The rows that clients held when they fetched."""
+    first, held = np.array([job.rows for job in jobs], dtype=np.int64).T.copy()
+    return first, held
 
 
 def _columns(messages: list[Message]) -> dict[str, Tensor]:

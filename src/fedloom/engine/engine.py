@@ -71,10 +71,8 @@ class Call:
     """When each fetched."""
     window: Window | None = None
     """Where data keep arriving: the rows that each held then …"""
-    fresh: Window | None = None
-    """… those of them that no model had been judged on …"""
     theta: Vector | None = None
-    """… and the model that they are judged by, one for all or one for each; None: the client's own."""
+    """… and the model that the new ones are judged by, one for all or one for each; None: the client's own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,14 +205,14 @@ class Engine(ABC):
         """
         if self.online is None or call.window is None:
             return {}
-        window = _part(call.window, stack)
-        task: Task = {"window": window, "moved": self.online.moved(call.clients[stack], window)}
-        if not test or call.fresh is None:
+        clients, window = call.clients[stack], _part(call.window, stack)
+        task = self.online.holding(clients, window)
+        fresh = self.online.fresh(clients, window)
+        if not test or not fresh[1].any():
             return task
-        task["fresh"] = _part(call.fresh, stack)
         if call.theta is None:
-            return task | {"state": self.state}
-        return task | {"theta": call.theta if call.theta.dim() == 1 else call.theta[stack]}
+            return task | {"fresh": fresh, "state": self.state}
+        return task | {"fresh": fresh, "theta": call.theta if call.theta.dim() == 1 else call.theta[stack]}
 
     def _stacks(self, clients: Ints, held: Ints | None = None) -> list[Ints]:
         """Clients of like size together, in groups as even as can be; a function of the clients and the stack size."""
@@ -233,10 +231,8 @@ class Engine(ABC):
         """When a stack's replies are there, what becomes of each, and what those remember whose reply is accepted."""
         fleet, method, seed = self.fleet, self.setting.method, self.setting.seed
         clients, draw = call.clients[stack], Draw(seed, call.turn)
-        if self.online is not None and call.fresh is not None and "fresh" in result:
-            fresh = _part(call.fresh, stack)
-            self.tested.add(clients, fresh, result["fresh"])
-            self.online.taken(clients, fresh, result["fresh"]["counts"].numpy())
+        if self.online is not None and call.window is not None:
+            self.online.note(clients, _part(call.window, stack), result, self.tested)
         up = np.full(len(stack), result["bytes"], dtype=np.int64)
         seconds = fleet.seconds(clients, seed, call.down[stack], up, result["evaluations"], call.turn)
         gone = interrupted(self.setting.availability, clients, call.started[stack], seconds)
@@ -319,7 +315,7 @@ class Engine(ABC):
         if self.online is not None:
             for task, part in zip(tasks, parts, strict=True):
                 window = self.online.windows(part, self.now)
-                task |= {"window": window, "moved": self.online.moved(part, window)}
+                task |= self.online.holding(part, window)
         results: list[Result] = [{}] * len(tasks)
         for number, result in self.executor.map("evaluate", self.state, tasks):
             results[number] = {
@@ -365,9 +361,9 @@ class Engine(ABC):
         counts, started = np.full(len(clients), down, dtype=np.int64), np.full(len(clients), now)
         if self.online is None:
             return Call(clients, received, own, turn, counts, started)
-        fresh, method = self.online.fresh(clients, now), self.setting.method
+        method = self.setting.method
         theta = None if method.evaluates == "personal" else method.model(self.state)
-        return Call(clients, received, own, turn, counts, started, self._window(clients), fresh, theta)
+        return Call(clients, received, own, turn, counts, started, self._window(clients), theta)
 
     def _window(self, clients: Ints) -> Window | None:
         """The rows that clients hold now, where they keep arriving."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedloom.engine.fleet import Fleet
 from fedloom.errors import ConfigError
+from fedloom.execution.worker import Result, Task
 from fedloom.federation.data import FederatedData
 from fedloom.federation.metrics import Metric, Predictions, loss_metric
 from fedloom.federation.problem import Problem
@@ -62,9 +61,9 @@ class Online:
         held = come if self.storage is None else np.minimum(come, self.storage)
         return come - held, held
 
-    def fresh(self, clients: Ints, now: float) -> Window:
-        """Of these, the rows that have not been judged yet."""
-        first, held = self.windows(clients, now)
+    def fresh(self, clients: Ints, window: Window) -> Window:
+        """The rows of a window that have not been judged yet."""
+        first, held = window
         unseen = np.maximum(first, self._judged[clients])
         return unseen, first + held - unseen
 
@@ -105,6 +104,17 @@ class Online:
         """Fresh rows were judged: so many of each client, all or, where the client failed, none."""
         self._judged[clients] = np.where(counts > 0, fresh[0] + counts, self._judged[clients])
 
+    def holding(self, clients: Ints, window: Window) -> Task:
+        """What a task says about the rows that its clients hold."""
+        return {"window": window, "moved": self.moved(clients, window)}
+
+    def note(self, clients: Ints, window: Window, result: Result, tested: Prequential) -> None:
+        """Take in what a worker found on the new rows of a window, if it was asked to."""
+        if "fresh" in result:
+            fresh = self.fresh(clients, window)
+            tested.add(clients, fresh, result["fresh"])
+            self.taken(clients, fresh, result["fresh"]["counts"].numpy())
+
     def snapshot(self) -> dict[str, Tensor]:
         """All that changes on the way, for a checkpoint."""
         return {key: torch.from_numpy(value.copy()) for key, value in self._changing().items()}
@@ -127,7 +137,7 @@ class Prequential:
         self._out: list[Tensor] = []
         self._y: list[Tensor] = []
 
-    def add(self, clients: Ints, fresh: Window, result: dict[str, Any]) -> None:
+    def add(self, clients: Ints, fresh: Window, result: Result) -> None:
         """What a worker found on the fresh rows of some clients."""
         counts = result["counts"].numpy()
         place = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
