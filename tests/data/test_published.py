@@ -77,7 +77,7 @@ def test_a_mirror_that_fails_is_followed_by_the_next(
     url = serve(offered(tmp_path / "site", gzip.compress(CONTENT)))
     monkeypatch.delenv("FEDLOOM_MIRROR")
     mirrors = ("http://127.0.0.1:9/", f"{url}/nowhere/", f"{url}/set/")
-    file = Published("set", "file.gz", mirrors, published().md5, len(CONTENT))
+    file = Published("set", "file.gz", mirrors, published().checksum, len(CONTENT))
     assert content(obtain(file), file) == CONTENT
 
 

@@ -279,6 +279,7 @@ class Rounds:
         for number, result in self.executor.map("evaluate", self.state, tasks):
             results[number] = {
                 "values": {name: value.clone() for name, value in result["values"].items()},
+                "sums": {name: value.clone() for name, value in result["sums"].items()},
                 "counts": result["counts"].clone(),
             }
         return collect(clients, results)
