@@ -108,7 +108,7 @@ class Holders:
     """Who has which rows, and who takes part in training."""
 
     owner: Tensor
-    """The client of each row; -1: nobody."""
+    """The client of each row; -1: nobody, so that it does not matter how it is scaled."""
     train: Ragged
     seen: Tensor
     """A mask of the clients: what is fitted to all is fitted to the training rows of these."""
@@ -119,9 +119,11 @@ def scaled(
 ) -> tuple[Table, Scale | None, Scale | None]:
     """The table as its ``scaling`` says, and how its features and its targets were scaled (None: not at all).
 
-    Data ``like`` others get the scale of those, if it is the same for all of their clients.
+    Data ``like`` others get the scale of those, if it is the same for all of their clients, whatever they ask for.
     """
     plan = table.scaling
+    if plan is None and like is not None and like.x_scale is not None and like.x_scale.common:
+        plan = Scaling()
     if plan is None:
         return table, None, None
     plan.check()
@@ -146,23 +148,18 @@ def _columns(values: Tensor, plan: Scaling, holders: Holders, like: Scale | None
         return values, scale, 0.0
     made = torch.empty_like(wide)
     for at in range(0, len(wide), chunk):
-        part, who = wide[at : at + chunk].double(), holders.owner[at : at + chunk]
+        part, who = wide[at : at + chunk].double(), holders.owner[at : at + chunk].clamp(min=0)
         if missing:
             part = torch.where(torch.isnan(part), fill[who].unsqueeze(1), part)
         shift, factor = _of(scale.shift, who), _of(scale.factor, who)
         made[at : at + chunk] = ((part - shift) / factor).to(made.dtype)
-    clients = slice(None, -1) if not scale.common else slice(None)
-    scale = Scale(scale.shift[clients], scale.factor[clients], scale.mean)
     return made.view_as(values), scale, missing / max(values.numel(), 1)
 
 
 def _fitted(sums: Sums, every: Sums, plan: Scaling, like: Scale | None) -> tuple[Scale, Tensor]:
-    """The scale, and what stands in for a missing value of each client.
-
-    Where these differ from client to client a last row, which -1 finds, is for the rows that are nobody's.
-    """
+    """The scale, and what stands in for a missing value of each client."""
     mean = every.mean[0].nan_to_num(0.0) if like is None else like.mean
-    fill = torch.cat([torch.where(torch.isnan(sums.mean), mean, sums.mean), mean.unsqueeze(0)])
+    fill = torch.where(torch.isnan(sums.mean), mean, sums.mean)
     if like is not None and like.common:
         return like, fill
     shift, factor = every.scale(plan.kind)
@@ -170,8 +167,7 @@ def _fitted(sums: Sums, every: Sums, plan: Scaling, like: Scale | None) -> tuple
     if plan.by == "client":
         own_shift, own_factor = sums.scale(plan.kind)
         unknown = torch.isnan(own_shift)
-        shift = torch.cat([torch.where(unknown, shift, own_shift), shift])
-        factor = torch.cat([torch.where(unknown, factor, own_factor), factor])
+        shift, factor = torch.where(unknown, shift, own_shift), torch.where(unknown, factor, own_factor)
     return Scale(shift, factor, mean), fill
 
 

@@ -117,7 +117,7 @@ def read_csv(path: Path, data: bytes, last: str) -> DataFrame:
     try:
         frame = pandas.read_csv(io.BytesIO(data), na_values=["NA"], low_memory=False)
     except ValueError as error:  # what pandas raises is one, and so is a text that is not UTF-8
-        raise damaged(path, f"it cannot be read as CSV ({error})") from error
+        raise damaged(path, f"it cannot be read as CSV ({str(error).strip()})") from error
     if last not in frame.columns:
         raise damaged(path, f"its header has no column {last!r}")
     short = frame[last].isna().to_numpy()
