@@ -121,7 +121,7 @@ _LISTED = (
         "beijing-air",
         "air quality an hour ahead at 12 stations, from windows of pollutants and weather",
         "regression",
-        "about 76,500 (12 x 35,064 hours)",
+        "76,727 (12 x 35,064 hours)",
         "24x17",
         "UCI Beijing Multi-Site Air Quality (Zhang et al., 2017)",
         "CC BY 4.0",
