@@ -26,7 +26,7 @@ from fedloom.channel import TRANSFORMS
 from fedloom.cli import app
 from fedloom.cli.flags import FLAGS
 from fedloom.conformance import DECLARATIONS
-from fedloom.data import SOURCES, STEPS, cifar, load_file, mnist
+from fedloom.data import SOURCES, STEPS, beijing, cifar, extrasensory, load_file, mnist
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import FLEETS, Fleet
 from fedloom.experiment.data import Division
@@ -198,10 +198,14 @@ def files() -> str:
     rows += [(f"`fashion-mnist/{file.file}`", f"{file.length:,}") for file in mnist.FASHION_MNIST]
     rows += [(f"`qmnist/{file.file}`", f"{file.length:,}") for file in mnist.QMNIST]
     rows += [
-        (f"`{archive.folder}/` and in it the files of `{archive.file}`", f"{archive.length:,} (the archive)")
-        for archive in (cifar.CIFAR10, cifar.CIFAR100)
+        (f"`{archive.folder}/` and in it the files of `{archive.file}`", _archive_length(archive.length))
+        for archive in (cifar.CIFAR10, cifar.CIFAR100, beijing.BEIJING_AIR, extrasensory.EXTRASENSORY)
     ]
     return _table(("File below `$FEDLOOM_DATA`", "Bytes of its content"), rows)
+
+
+def _archive_length(length: int | None) -> str:
+    return "not stated" if length is None else f"{length:,} (the archive)"
 
 
 # Results

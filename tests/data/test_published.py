@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedloom.data import fetch, load, mnist
-from fedloom.data.published import Published, cache_folder, content, obtain, obtain_archive
+from fedloom.data.published import Published, cache_folder, content, obtain, obtain_archive, obtain_members
 from fedloom.errors import DataError
 
 CONTENT = b"what was published" * 100
@@ -77,7 +78,7 @@ def test_a_mirror_that_fails_is_followed_by_the_next(
     url = serve(offered(tmp_path / "site", gzip.compress(CONTENT)))
     monkeypatch.delenv("FEDLOOM_MIRROR")
     mirrors = ("http://127.0.0.1:9/", f"{url}/nowhere/", f"{url}/set/")
-    file = Published("set", "file.gz", mirrors, published().md5, len(CONTENT))
+    file = Published("set", "file.gz", mirrors, published().checksum, len(CONTENT))
     assert content(obtain(file), file) == CONTENT
 
 
@@ -115,6 +116,65 @@ def test_an_archive_without_a_file_that_it_should_have_is_damaged(tmp_path: Path
     serve(offered(tmp_path / "site", data, "all.tar.gz"))
     with pytest.raises(DataError, match=r"all\.tar\.gz is damaged: it has no file 'b\.bin'"):
         obtain_archive(published("all.tar.gz", data), ("a.bin", "b.bin"))
+
+
+def zip_archive(files: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return stream.getvalue()
+
+
+PARTS = {
+    "inside/b.csv": b"bbb",
+    "inside/a.csv": b"aaa" * 100,
+    "inside/c.csv.gz": gzip.compress(b"ccc"),
+    "inside/readme.txt": b"not needed",
+    "__MACOSX/inside/._a.csv": b"hidden",
+}
+
+
+def test_a_zip_archive_is_downloaded_once_and_read_without_being_unpacked(
+    tmp_path: Path, serve: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = zip_archive(PARTS)
+    serve(offered(tmp_path / "site", data, "all.zip"))
+    file = Published("set", "all.zip", (), hashlib.sha256(data).hexdigest())
+    found = obtain_members(file, "*.csv")
+    assert [(part.path.name, part.content()) for part in found] == [("a.csv", b"aaa" * 100), ("b.csv", b"bbb")]
+    monkeypatch.setenv("FEDLOOM_MIRROR", "http://127.0.0.1:9")
+    assert [part.content() for part in obtain_members(file, "*.csv.gz")] == [b"ccc"]
+    assert [path.name for path in cache_folder("set").iterdir()] == ["all.zip"]
+
+
+def test_the_files_of_an_archive_may_lie_in_the_users_folder_instead(own_data: Path) -> None:
+    offered(own_data, b"whatever", "all.zip")
+    for name, data in (("b.csv", b"bbb"), ("a.csv.gz", gzip.compress(b"aaa")), (".hidden.csv", b"")):
+        (own_data / "set" / name).write_bytes(data)
+    assert [part.content() for part in obtain_members(published("all.zip"), "*.csv*")] == [b"aaa", b"bbb"]
+
+
+def test_a_zip_archive_with_another_checksum_is_refused(tmp_path: Path, serve: Callable[[Path], str]) -> None:
+    serve(offered(tmp_path / "site", zip_archive(PARTS), "all.zip"))
+    with pytest.raises(DataError, match=rf"all\.zip arrived with checksum \w+ instead of {'0' * 64}"):
+        obtain_members(Published("set", "all.zip", (), "0" * 64), "*.csv")
+
+
+@pytest.mark.parametrize(
+    ("data", "pattern", "complaint"),
+    [
+        (zip_archive(PARTS)[:-30], "*.csv", "it is no whole zip archive"),
+        (zip_archive(PARTS), "*.bin", r"it has no file \*\.bin"),
+        (zip_archive(PARTS).replace(b"bbb", b"bxb"), "b.csv", r"inside/b\.csv in it cannot be read"),
+        (zip_archive({"c.csv.gz": b"no gzip"}), "c.csv.gz", r"c\.csv\.gz in it cannot be read"),
+    ],
+    ids=["cut off", "without the files", "with a wrong byte", "with a part that is no gzip"],
+)
+def test_a_damaged_zip_archive_says_so(own_data: Path, data: bytes, pattern: str, complaint: str) -> None:
+    offered(own_data, data, "all.zip")
+    with pytest.raises(DataError, match=rf"all\.zip is damaged: {complaint}"):
+        [part.content() for part in obtain_members(published("all.zip"), pattern)]
 
 
 def test_the_published_mnist_passes_its_checksums_over_http(

@@ -31,6 +31,8 @@ def test_binary_targets_have_labels_and_regression_targets_have_none() -> None:
     [
         ({"y": torch.tensor([0, 1])}, "3 rows of x but 2 of y"),
         ({"groups": torch.tensor([0])}, "1 of groups"),
+        ({"feature_names": ("a", "b")}, r"2 names for features of shape \(1,\)"),
+        ({"target_names": ("a",)}, r"1 names for targets of shape \(\)"),
         ({"x": torch.tensor([[1.0], [float("nan")], [2.0]])}, "row 1, column 0"),
         ({"time": torch.tensor([0.0, 1.0, float("inf")])}, "time that is not finite"),
         ({"y": torch.tensor([0, 1, 9])}, "labels 0 to 9 but 3 classes"),

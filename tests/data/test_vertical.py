@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedloom
-from fedloom.data import describe, federate, from_arrays, from_parties, load_file
+from fedloom.data import Scaling, describe, federate, from_arrays, from_parties, load_file
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.problem import Problem
 
@@ -144,6 +145,11 @@ def test_a_prediction_is_the_sum_over_the_parties_and_needs_all_of_them() -> Non
     theta = torch.tensor([1.0, -2.0, 3.0, 0.5, 0.25], dtype=torch.float64)
     new = {"two": [[2.0]], "one": [[1.0, 1.0, 1.0]]}
     assert fedloom.predict_together(problem, theta, new).tolist() == [[1 - 2 + 3 + 0.5 * 2 + 0.25]]
+    scaled = federate(replace(table, scaling=Scaling("standard")), test=0.0, support=None)
+    again = fedloom.predict_together(Problem(scaled, problem.model, dtype=torch.float64), theta, new)
+    mean, deviation = X.mean(0), X.std(0)
+    expected = ((np.array([1.0, 1.0, 1.0, 2.0]) - mean) / deviation * theta[:4].numpy()).sum() + 0.25
+    assert again.tolist() == [[pytest.approx(expected, rel=1e-5)]]
     with pytest.raises(DataError, match="party 'two' is missing, and with it 1 of the 4 columns"):
         fedloom.predict_together(problem, theta, {"one": new["one"]})
     with pytest.raises(DataError, match="'three' is no party"):

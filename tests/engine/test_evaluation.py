@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import f1_score, mean_absolute_error, root_mean_squared_error
 
+from fedloom.data import Scaling, federate, from_arrays
 from fedloom.engine.evaluation import Evaluation, Verdict, collect, pieces, summarise
 from fedloom.engine.rounds import Rounds
 from fedloom.errors import ConfigError
 from fedloom.federation.data import POOL, SOURCE, TARGET
+from fedloom.federation.networks import build_model
+from fedloom.federation.problem import Problem
 from fedloom.methods import FedAvg, Local
 from problems import LeastSquares, Tally, make_problem, run, start
 
@@ -191,12 +196,68 @@ def test_pieces_are_small_even_after_a_giant() -> None:
 
 def test_pieces_become_one_verdict() -> None:
     parts = [
-        {"values": {"loss": torch.tensor([1.0])}, "counts": torch.tensor([4])},
-        {"values": {"loss": torch.tensor([2.0, 3.0])}, "counts": torch.tensor([5, 6])},
+        {
+            "values": {"loss": torch.tensor([1.0])},
+            "sums": {"loss": torch.tensor([4.0, 4])},
+            "counts": torch.tensor([4]),
+        },
+        {
+            "values": {"loss": torch.tensor([2.0, 3.0])},
+            "sums": {"loss": torch.tensor([28.0, 11])},
+            "counts": torch.tensor([5, 6]),
+        },
     ]
     verdict = collect(np.array([1, 3, 4]), parts)
     assert verdict.values["loss"].tolist() == [1, 2, 3]
     assert verdict.rows.tolist() == [4, 5, 6]
+    assert verdict.pooled["loss"] == pytest.approx(32 / 15)
+    summary = verdict.summary()["loss"]
+    assert summary["pooled"] == pytest.approx(summary["weighted"])
+
+
+def test_the_pooled_value_is_that_of_the_rows_of_all_clients_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = make_problem("linear", dtype=F64)
+    engine = run(problem, FedAvg(batch=4), 2)
+    rows = torch.cat([problem.data.splits["test"][i] for i in range(5)])
+    said = problem.model(engine.state["x"], problem.x[rows]).argmax(1)
+    expected = f1_score(problem.y[rows], said, average="macro", zero_division=0.0)
+    for rows_at_once in (5000, 3):  # in one piece, and in several
+        monkeypatch.setattr("fedloom.engine.evaluation._ROWS_AT_ONCE", rows_at_once)
+        summary = judged(engine, metrics=("f1",)).summary()["f1"]
+        assert summary["pooled"] == pytest.approx(expected, rel=1e-12)
+        assert summary["weighted"] != pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("by", ["all", "client"])
+@pytest.mark.parametrize("kind", ["standard", "min-max"])
+def test_a_regression_is_judged_in_the_units_of_its_targets_and_trained_in_those_of_its_scale(
+    kind: str, by: str
+) -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(90, 3))
+    y = np.column_stack([50 + 20 * x[:, 0] + random.normal(size=90), 900 + 300 * x[:, 1] * (1 + np.arange(90) % 3)])
+    table = from_arrays(x, y, np.arange(90) % 3, task="regression")
+    table = replace(table, scaling=Scaling(kind, by), target_names=("speed", "heart"))  # type: ignore[arg-type]
+    data = federate(table)
+    problem = Problem(data, build_model("linear", data), dtype=F64)
+    engine = run(problem, FedAvg(batch=8), 3)
+    verdict = judged(engine, metrics=("mae", "mae:heart", "rmse", "smape"))
+    assert data.y_scale is not None
+    guesses, truths = [], []
+    for i in range(3):
+        rows = data.splits["test"][i]
+        out = problem.model(engine.state["x"], problem.x[rows])
+        loss = ((out - problem.y[rows]) ** 2).mean() / 2
+        assert float(verdict.values["loss"][i]) == pytest.approx(float(loss))
+        scale = data.y_scale.of(i)
+        guesses.append((out * scale.factor + scale.shift).detach().numpy())
+        truths.append(y[rows.numpy()])
+        assert float(verdict.values["mae"][i]) == pytest.approx(mean_absolute_error(truths[i], guesses[i]), rel=1e-6)
+        heart = mean_absolute_error(truths[i][:, 1], guesses[i][:, 1])
+        assert float(verdict.values["mae:heart"][i]) == pytest.approx(heart, rel=1e-6)
+    truth, guess = np.concatenate(truths), np.concatenate(guesses)
+    assert verdict.pooled["mae"] == pytest.approx(mean_absolute_error(truth, guess), rel=1e-6)
+    assert verdict.pooled["rmse"] == pytest.approx(root_mean_squared_error(truth, guess), rel=1e-6)
 
 
 def test_large_evaluations_in_pieces_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

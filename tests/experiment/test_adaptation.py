@@ -179,6 +179,40 @@ def csv(path: Path, rows: range, columns: tuple[str, ...] = ("a", "b"), extra: s
     return path
 
 
+@pytest.mark.parametrize("by", ["all", "client"])
+def test_a_new_client_is_scaled_as_the_model_learnt_it_and_judged_in_its_own_units(tmp_path: Path, by: str) -> None:
+    draw = np.random.default_rng(0)
+
+    def written(path: Path, rows: int, shift: float) -> Path:
+        x = draw.normal(loc=100 + shift, scale=20, size=rows)
+        lines = [f"{k % 3},{a},{7 * a + 30 * draw.normal()}" for k, a in enumerate(x)]
+        path.write_text("who,a,goal\n" + "\n".join(lines) + "\n")
+        return path
+
+    how = {"client_column": "who", "label_column": "goal", "scaling": "standard", "scaling_by": by}
+    settings: dict[str, Any] = {f"data.{key}": value for key, value in how.items()}
+    settings |= {"data.path": str(written(tmp_path / "trained.csv", 90, 0)), "rounds": 5, "evaluation.metrics": ["mae"]}
+    experiment = Experiment.load(None, settings)
+    run = experiment.run(tmp_path / "run")
+    new = written(tmp_path / "new.csv", 24, 15)
+    done = adapt_to_settings(tmp_path / "run", "1", [Override("data.path", str(new), "--data")], lr=0.01)
+    table = fedloom.load_file(new, client_column="who", label_column="goal")
+    data = fedloom.federate(table, test=0.0)
+    known = experiment.data()
+    support, query = (data.splits[split][1] for split in ("support", "query"))
+    fitted = torch.cat([support, query]) if by == "client" else None
+    (x_shift, x_factor), (y_shift, y_factor) = (
+        (values[fitted].double().mean(0), values[fitted].double().std(0, correction=0))
+        if fitted is not None
+        else (scale.shift[0], scale.factor[0])  # type: ignore[union-attr]
+        for values, scale in ((table.x, known.x_scale), (table.y, known.y_scale))
+    )
+    w, b = run.theta.double()
+    guess = ((table.x[query].double() - x_shift) / x_factor * w + b) * y_factor + y_shift
+    expected = (guess - table.y[query].double()).abs().mean()
+    assert done.before["mae"] == pytest.approx(float(expected), rel=1e-5)
+
+
 def test_a_file_is_read_as_the_runs_own_was_whatever_the_order_of_its_columns(tmp_path: Path) -> None:
     trained = csv(tmp_path / "trained.csv", range(90))
     settings = {"data.path": str(trained), "data.label_column": "label", "data.standardise": True, "data.clients": 3}

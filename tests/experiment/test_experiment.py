@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -68,6 +69,61 @@ def test_an_experiment_without_any_setting_just_works() -> None:
 )
 def test_the_usual_model_suits_the_data(data: str, model: str) -> None:
     assert Experiment.load(None, {"data.name": data}).resolved()["model"]["name"] == model
+
+
+def windows(folder: Path, **scaling: str) -> dict[str, Any]:
+    """Settings for a file of windows of six clients, with two targets."""
+    random = np.random.default_rng(0)
+    x, clients = random.normal(size=(60, 8, 3)), np.repeat(range(6), 10)
+    np.savez(folder / "windows.npz", x=x, y=500 + 90 * x[:, -1, :2], clients=clients)
+    given = {"path": str(folder / "windows.npz"), "task": "regression", **scaling}
+    return {"rounds": 2, "model.hidden": 4, "model.name": "lstm", **{f"data.{key}": v for key, v in given.items()}}
+
+
+def test_windows_are_read_by_an_lstm_unless_another_model_is_named(tmp_path: Path) -> None:
+    settings = windows(tmp_path)
+    usual = {key: value for key, value in settings.items() if not key.startswith("model")}
+    assert Experiment.load(None, usual).resolved()["model"]["name"] == "lstm"
+    assert Experiment.load(None, usual | {"model.name": "linear"}).resolved()["model"]["name"] == "linear"
+
+
+def test_metrics_of_each_column_are_written_out_and_recorded(tmp_path: Path) -> None:
+    settings = windows(tmp_path, scaling="standard", scaling_by="client")
+    experiment = Experiment.load(None, {**settings, "evaluation.metrics": ["mae", "mae:*", "smape:1"]})
+    resolved = experiment.resolved()
+    names = ["mae", "mae:0", "mae:1", "smape:1"]
+    assert resolved["evaluation"]["metrics"] == names
+    assert (resolved["data"]["scaling"], resolved["data"]["scaling_by"]) == ("standard", "client")
+    assert experiment.measured() == [*names, "loss"]
+    frame = experiment.run().frame()
+    assert {"mae", "mae.pooled", "mae:1", "smape:1.worst_tenth"} < set(frame.columns)
+    last = frame.iloc[-1]
+    assert last["mae"] == pytest.approx((last["mae:0"] + last["mae:1"]) / 2)
+    assert 20 < last["mae"] < 500  # in the targets' own units, which the loss is not in
+    assert last["loss"] < 5
+    assert again(experiment, tmp_path).run().summary["theta_sha256"] == experiment.run().summary["theta_sha256"]
+
+
+def test_series_are_tested_on_their_end_and_what_is_written_down_says_so(tmp_path: Path) -> None:
+    assert Experiment.load(None, windows(tmp_path)).resolved()["data"]["chronological"] is False
+    lines = ["No,year,month,day,hour,PM2.5,PM10,SO2,NO2,CO,O3,TEMP,PRES,DEWP,RAIN,wd,WSPM,station"]
+    lines += [f"{k},2013,3,{1 + k // 24},{k % 24},{k},1,2,3,4,5,6,7,8,9,N,1,Dongsi" for k in range(72)]
+    (tmp_path / "beijing-air").mkdir()
+    (tmp_path / "beijing-air" / "PRSA_Data_Dongsi_x.csv").write_text("\n".join(lines) + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDLOOM_DATA", str(tmp_path))
+        settings = {"data.name": "beijing-air", "data.window": 6, "data.stride": 1, "model.hidden": 3, "rounds": 1}
+        experiment = Experiment.load(None, {**settings, "model.name": "lstm"})
+        resolved = experiment.resolved()
+        assert resolved["data"]["chronological"] is True
+        assert resolved["data"]["window"] == 6
+        data, time = experiment.data(), experiment.table().time
+        assert time is not None
+        assert time[data.splits["train"][0]].max() < time[data.splits["test"][0]].min()
+        assert (
+            Experiment.load(None, {**settings, "data.chronological": False}).resolved()["data"]["chronological"]
+            is False
+        )
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,21 @@ MODULES: dict[str, dict[str, Any]] = {
     "lenet": {"model": "lenet"},
     "cnn": {"model": "cnn", "options": {"channels": [3], "activation": "elu"}},
     "lstm": {"model": "lstm", "options": {"hidden": 4}},
+    "lstm of two layers, squared": {
+        "model": "lstm",
+        "options": {"hidden": 3, "layers": 2, "dense": 3},
+        "task": "regression",
+        "outputs": 2,
+    },
+    "lstm, absolute": {
+        "model": "lstm",
+        "task": "regression",
+        "outputs": 2,
+        "loss": "absolute",
+        "options": {"hidden": 3},
+    },
+    "lstm, several labels": {"model": "lstm", "task": "multilabel", "outputs": 3, "options": {"hidden": 3}},
+    "lstm, hinge": {"model": "lstm", "task": "binary", "outputs": 1, "loss": "hinge", "options": {"hidden": 3}},
     "elu": {"model": "mlp", "options": {"hidden": [5], "activation": "elu"}},
     "tied, frozen and unused tensors": {"model": "problems:mixed"},
 }

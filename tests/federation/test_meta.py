@@ -67,6 +67,19 @@ def test_curvature_is_the_derivative_of_the_gradient(model: str, how: dict[str, 
     torch.testing.assert_close(device.linearise(theta)[1](v), expected, rtol=1e-10, atol=1e-12)
 
 
+def test_curvature_of_an_lstm_in_single_precision_is_that_in_double() -> None:
+    found = {}
+    for dtype in (torch.float32, F64):
+        how = {"task": "regression", "outputs": 2, "shape": (24, 17), "options": {"hidden": 32, "dense": 8}}
+        problem = make_problem("lstm", sizes=(16,), tests=(1,), dtype=dtype, **how)  # type: ignore[arg-type]
+        theta, v = problem.model.init(0, dtype), problem.model.init(1, dtype)
+        problem = Problem(replace(problem.data, x=problem.x * 0.5), problem.model, dtype=dtype)
+        gradient, product = problem.device(0).linearise(theta)
+        found[dtype] = (gradient.double(), product(v).double())
+    for single, double in zip(*found.values(), strict=True):
+        assert float((single - double).norm() / double.norm()) < 1e-5
+
+
 @pytest.mark.parametrize("loss", ["squared", "absolute", "hinge", "binary"])
 def test_curvature_knows_every_loss(loss: str) -> None:
     task = "binary" if loss in ("hinge", "binary") else "regression"

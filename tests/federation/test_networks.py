@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from fedloom.errors import ConfigError, ModelError
 from fedloom.federation.model import Model
 from fedloom.federation.networks import NETWORKS, build_model, cnn
-from problems import make_data
+from fedloom.federation.randomness import Draw
+from problems import make_data, make_problem
 
 
 def built(name: str, shape: tuple[int, ...], outputs: int = 10, **options: object) -> Model:
@@ -80,7 +81,13 @@ def test_leaky_relu_leaks_a_fifth() -> None:
     [
         ("lenet", (64,), {}, r"lenet reads images of shape \(channels, height, width\).*\(64,\)"),
         ("lenet", (1, 3, 3), {}, r"lenet needs images of at least 4x4, these are 3x3"),
-        ("lstm", (64,), {}, r"lstm reads windows of shape \(steps, columns\)"),
+        (
+            "lstm",
+            (64,),
+            {},
+            r"lstm reads windows of shape \(steps, columns\).*\(64,\).*data\.window = 24.*or another model",
+        ),
+        ("lstm", (1, 8, 8), {}, r"lstm reads windows .*\(1, 8, 8\)"),
     ],
 )
 def test_a_network_says_which_rows_it_reads(
@@ -97,6 +104,10 @@ def test_a_network_says_which_rows_it_reads(
         ("mlp", {"activation": "gelu"}, r"no activation 'gelu'; choose one of relu"),
         ("mlp", {"hiden": [3]}, r"'mlp' cannot be built with the options .*hiden"),
         ("cnn", {"kernel": 4}, r"odd kernel, not 4"),
+        ("lstm", {"hidden": 0}, r"lstm cannot have hidden = 0; give at least 1"),
+        ("lstm", {"layers": 0}, r"lstm cannot have layers = 0; give at least 1"),
+        ("lstm", {"dense": -1}, r"lstm cannot have dense = -1; give at least 0"),
+        ("lstm", {"dropout": 1.0}, r"lstm cannot drop a share of 1\.0; give a dropout from 0 to below 1"),
         ("cnn", {"pool": ["median"]}, r"no pool 'median'; choose one of max, avg"),
         ("nowhere:net", {}, r"'nowhere:net' cannot be imported"),
         ("problems:net", {}, r"'problems:net' cannot be imported"),
@@ -105,7 +116,7 @@ def test_a_network_says_which_rows_it_reads(
 )
 def test_wrong_names_and_options_are_refused(name: str, options: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        built(name, (1, 8, 8), **options)
+        built(name, (8, 8) if name == "lstm" else (1, 8, 8), **options)
 
 
 def test_a_users_own_network_comes_by_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +133,42 @@ def test_a_users_own_network_comes_by_import_path(tmp_path: Path, monkeypatch: p
 
 def test_every_network_has_a_docstring_for_the_help_page() -> None:
     assert all(build.__doc__ for build in NETWORKS.values())
+
+
+def sigmoid(z: Tensor) -> Tensor:
+    return 1 / (1 + torch.exp(-z))
+
+
+@pytest.mark.parametrize(("layers", "dense"), [(1, 0), (1, 4), (2, 3)])
+def test_an_lstm_is_its_cells_step_by_step_and_a_head_on_the_last_state(layers: int, dense: int) -> None:
+    model = built("lstm", (6, 3), 2, hidden=5, layers=layers, dense=dense)
+    theta = model.init(1, torch.float64)
+    x = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    part, steps = model.views(theta), list(x.unbind(1))
+    for layer in range(layers):
+        wx, wh, bx, bh = (part[f"lstm.{name}_l{layer}"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+        h = c = torch.zeros(4, 5, dtype=torch.float64)
+        for t, step in enumerate(steps):
+            i, f, g, o = (step @ wx.T + bx + h @ wh.T + bh).chunk(4, 1)
+            c = sigmoid(f) * c + sigmoid(i) * torch.tanh(g)
+            h = steps[t] = sigmoid(o) * torch.tanh(c)
+    if dense:
+        h = torch.relu(h @ part["dense.0.weight"].T + part["dense.0.bias"])
+    expected = h @ part["head.weight"].T + part["head.bias"]
+    torch.testing.assert_close(model(theta, x), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_dropout_leaves_predictions_alone_and_follows_the_seed_in_training(layers: int) -> None:
+    options = [{"hidden": 5, "layers": layers, "dropout": share} for share in (0.0, 0.5)]
+    plain, dropping = (make_problem("lstm", options=one) for one in options)
+    theta = plain.model.init(0)
+    assert torch.equal(plain.model(theta, plain.x), dropping.model(theta, plain.x))
+    steps = [problem.device(2, Draw(seed)).sgd(theta, 0.1)[0] for problem in (plain, dropping) for seed in (7, 7, 8)]
+    assert torch.equal(steps[0], steps[2])  # full batches leave nothing to chance
+    assert torch.equal(steps[3], steps[4])
+    assert not torch.equal(steps[3], steps[0])
+    assert not torch.equal(steps[3], steps[5])
 
 
 def tensorflow_same(image: Tensor, name: str) -> Tensor:

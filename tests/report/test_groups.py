@@ -84,6 +84,8 @@ def test_spread_over_repeats_has_n_minus_one_in_the_denominator():
         ("MAE", "down"),
         ("smape", "down"),
         ("query/rmse", "down"),
+        ("query/r2:distance", "up"),
+        ("mae:accuracy", "down"),
         ("something", None),
     ],
 )

@@ -43,6 +43,8 @@ def test_names_of_metrics_become_words():
     assert name_text("balanced_accuracy") == "Balanced accuracy"
     assert name_text("mae") == "MAE"
     assert name_text("target/f1") == "F1 (target)"
+    assert name_text("target/mae:PM2.5") == "MAE: PM2.5 (target)"
+    assert name_text("r2:CO") == "R²: CO"
     assert lower_first("Balanced accuracy") == "balanced accuracy"
     assert lower_first("MAE") == "MAE"
     assert (plural(1, "run"), plural(2000, "run")) == ("1 run", "2,000 runs")

@@ -15,6 +15,7 @@ from fedloom.data.heterogeneity import Description, describe, gradient_heterogen
 from fedloom.data.partition import STEPS, Partition, make_partition
 from fedloom.data.quadratics import optimum
 from fedloom.data.register import SOURCES, Source, fetch, load
+from fedloom.data.scaling import Scaling
 from fedloom.data.synthetic import synthetic_linear
 from fedloom.data.table import Table
 
@@ -23,6 +24,7 @@ __all__ = [
     "STEPS",
     "Description",
     "Partition",
+    "Scaling",
     "Source",
     "Table",
     "describe",

@@ -12,6 +12,7 @@ from fedloom.data.columns import Columns
 from fedloom.data.owners import NOBODY, Natural, Ownership, Pool
 from fedloom.data.partition import Partition, PartitionLike, make_partition
 from fedloom.data.register import load
+from fedloom.data.scaling import Holders, scaled
 from fedloom.data.sizes import Whole
 from fedloom.data.splits import Labels, RoleClasses, Splitter, choose_roles, refuse_empty, share_published, split
 from fedloom.data.table import Table
@@ -35,8 +36,9 @@ def federate(
     target: float = 0.0,
     source_classes: Labels | None = None,
     target_classes: Labels | None = None,
-    chronological: bool = False,
+    chronological: bool | None = None,
     allow_empty: bool = False,
+    like: FederatedData | None = None,
     **options: object,
 ) -> FederatedData:
     """Give the rows of a table (or of the source with that name) to clients, and split each client's rows.
@@ -47,18 +49,22 @@ def federate(
       for the test and gives each client those that fit its labels (a natural client has its own).
     * ``support``: the fraction of train, and of test, that is for adaptation; None makes no such splits.
     * ``target``: the share of clients that are kept out of training; the class lists say what each role may hold.
-    * ``chronological``: test on each client's last rows rather than on a random sample.
+    * ``chronological``: test on each client's last rows rather than on a random sample; None: so for series alone.
     * ``allow_empty``: a client may have no rows yet (its data will come in a stream).
+    * ``like``: scale as these data were scaled, so that a model that was trained on them can read the new ones.
+
+    A table that asks for a scaling is scaled by its training rows (:class:`~fedloom.data.scaling.Scaling`).
     """
     table = (load(table) if isinstance(table, str) else table).check()
     plan = make_partition(partition or usual_partition(table), **options)
+    chronological = table.series if chronological is None else chronological
     if plan.columns is not None:
         if target > 0 or source_classes is not None or target_classes is not None:
             raise ConfigError(
                 "clients that hold columns of the same rows all have to take part: none can be a target, and none has "
                 "classes of its own; leave target and the class lists away"
             )
-        return _vertical(plan.columns, table, clients, test, support, chronological, Draw(seed))
+        return _vertical(plan.columns, table, clients, test, support, chronological, like, Draw(seed))
     tested = _tested(table, test)
     pool, draw = Pool.of(table), Draw(seed)
     roles = choose_roles(_count(plan, pool, clients), target, draw)
@@ -69,7 +75,9 @@ def federate(
     splits = split(splitter, tested, support)
     if not allow_empty:
         refuse_empty(splits["train"].sizes.numpy(), owned.names, "training rows", "give test as a fraction")
-    changed = plan.transform(table, owned, draw)
+    holders = Holders(torch.from_numpy(owned.owner), splits["train"], torch.from_numpy(roles != TARGET))
+    whole, x_scale, y_scale = scaled(table, holders, like)
+    changed = plan.transform(whole, owned, draw)
     data = FederatedData(
         table.name,
         changed.x,
@@ -81,6 +89,10 @@ def federate(
         names=owned.names,
         notes=(*changed.notes, *owned.notes),
         time=table.time,
+        feature_names=table.feature_names,
+        target_names=table.target_names,
+        x_scale=x_scale,
+        y_scale=y_scale,
     )
     return _compact(data, owned)
 
@@ -99,6 +111,7 @@ def _vertical(
     test: float | str,
     support: float | None,
     chronological: bool,
+    like: FederatedData | None,
     draw: Draw,
 ) -> FederatedData:
     """Every client holds its columns of the rows that all share."""
@@ -111,6 +124,8 @@ def _vertical(
     nobody_else = np.zeros(len(table), dtype=np.int64)
     splitter = Splitter(nobody_else, 1, pool.labels, pool.time, draw, chronological)
     splits = split(splitter, _tested(table, test), support)
+    holders = Holders(torch.from_numpy(nobody_else), splits["train"], torch.ones(1, dtype=torch.bool))
+    table, x_scale, y_scale = scaled(table, holders, like)
     held = f"columns: {', '.join(str(len(one)) for one in blocks.columns[:20])}{', …' if count > 20 else ''} by client"
     return FederatedData(
         table.name,
@@ -122,6 +137,10 @@ def _vertical(
         names=table.block_names,
         notes=(*table.notes, held, *notes),
         blocks=blocks,
+        feature_names=table.feature_names,
+        target_names=table.target_names,
+        x_scale=x_scale,
+        y_scale=y_scale,
     )
 
 

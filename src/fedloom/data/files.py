@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from fedloom.data.align import from_parties
 from fedloom.data.arrays import AnyTask, Array, from_arrays, some
+from fedloom.data.scaling import By, Kind, Scaling
 from fedloom.data.shipped import STANDARDISED, standardised
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError, DataError
@@ -30,6 +31,8 @@ def load_file(
     task: AnyTask = "auto",
     class_names: Sequence[str] | None = None,
     standardise: bool = False,
+    scaling: Kind = "none",
+    scaling_by: By = "all",
     like: str | Path | None = None,
     parties: Sequence[str] | None = None,
     id_column: str | None = None,
@@ -41,7 +44,9 @@ def load_file(
     default ``y`` for the labels, ``x`` for the features and ``clients`` for the client. Of a CSV or Parquet file all
     other numeric columns are features unless ``feature_columns`` lists them. Several label columns are several
     targets. ``class_names`` lists all classes, also those that no row has, in the order of a model's outputs; else they
-    are the labels that occur, sorted. ``standardise`` gives every feature mean 0 and deviation 1 over all rows.
+    are the labels that occur, sorted. ``standardise`` gives every feature mean 0 and deviation 1 over all rows;
+    ``scaling`` scales features, and the targets of a regression, by the training rows alone, once these are known
+    (:class:`~fedloom.data.scaling.Scaling`).
 
     ``like`` is a file that a model was trained on: this one is read with its features, its classes, and its means and
     deviations, so that the model can read it.
@@ -51,11 +56,14 @@ def load_file(
     are a party's too, which is called as the file is.
     """
     path, like = Path(path), None if like is None else Path(like)
+    how = Scaling(scaling, scaling_by).check() if scaling != "none" else None
+    if standardise and how is not None:
+        raise ConfigError(f"{path}: standardise and scaling both scale; keep one of them")
     columns = _read(path)
     if parties:
         table = _of_parties(path, columns, parties, id_column, label_column, feature_columns, task, name or path.stem)
         scaled = replace(table, x=standardised(table.x), notes=(*table.notes, STANDARDISED))
-        return scaled if standardise else table
+        return scaled if standardise else replace(table, scaling=how)
     trained = columns if like is None else _read(like)
     if path.suffix == ".npz":
         label_column, feature_columns = label_column or "y", feature_columns or ["x"]
@@ -90,7 +98,15 @@ def load_file(
     if standardise:
         notes.append(STANDARDISED)
     x = standardised(table.x, None if basis is None else basis.x) if standardise else table.x
-    return replace(table, x=x, classes=classes, notes=tuple(notes))
+    return replace(
+        table,
+        x=x,
+        classes=classes,
+        notes=tuple(notes),
+        feature_names=tuple(features) if x.ndim == 2 and x.shape[1] == len(features) else (),
+        target_names=tuple(labels) if table.task == "regression" and table.y.shape[1] == len(labels) else (),
+        scaling=how,
+    )
 
 
 def _of_parties(

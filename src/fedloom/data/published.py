@@ -13,9 +13,11 @@ import os
 import shutil
 import tarfile
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from fedloom.errors import DataError
@@ -26,16 +28,18 @@ TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Published:
-    """One published file. ``md5`` and ``length`` are those of its content: of the bytes inside, when it is gzip.
+    """One published file. ``checksum`` and ``length`` are those of its content: of the bytes inside, when it is gzip.
 
-    Wrapping the same content in gzip again changes the file but not its content, so the content is what is checked.
+    Wrapping the same content in gzip again changes the file but not its content, so the content is what is checked. A
+    checksum of 32 digits is MD5, one of 64 digits SHA-256.
     """
 
     folder: str
     file: str
     mirrors: tuple[str, ...]
-    md5: str
-    length: int
+    checksum: str
+    length: int | None = None
+    """In bytes; none: its publisher does not say."""
 
     @property
     def zipped(self) -> bool:
@@ -83,11 +87,50 @@ def obtain_archive(published: Published, files: tuple[str, ...]) -> Path:
     return archive.parent
 
 
+@dataclass(frozen=True)
+class Member:
+    """One of many files of a set: a file of its own, or a part of a zip archive, which is never unpacked."""
+
+    file: Path
+    inside: str = ""
+
+    @property
+    def path(self) -> Path:
+        """Where it is, for people."""
+        return self.file / self.inside
+
+    def content(self) -> bytes:
+        """Its bytes, unzipped if it is gzip."""
+        if not self.inside:
+            return content(self.file)
+        try:
+            with zipfile.ZipFile(self.file) as archive:
+                data = archive.read(self.inside)
+            return gzip.decompress(data) if self.inside.endswith(".gz") else data
+        except (zipfile.BadZipFile, EOFError, OSError, zlib.error) as error:
+            raise damaged(self.file, f"{self.inside} in it cannot be read ({error})") from error
+
+
+def obtain_members(published: Published, pattern: str) -> list[Member]:
+    """The files of a set that is published as one zip archive, sorted by name: ``pattern`` says what they are called.
+
+    The first folder of this machine that has such files, or the archive itself, is taken as it is; otherwise the
+    archive is downloaded, and read without being unpacked.
+    """
+    for folder in folders(published.folder):
+        found = [Member(file) for file in sorted(folder.glob(pattern)) if _matches(file.name, pattern)]
+        if found:
+            return found
+        if (folder / published.file).is_file():
+            return _inside(folder / published.file, pattern)
+    return _inside(_download(published), pattern)
+
+
 def content(path: Path, published: Published | None = None) -> bytes:
     """The bytes of a file, unzipped if it is gzip; a file as long as the published one must be the published one."""
     data = _unzip(path) if path.suffix == ".gz" else path.read_bytes()
-    if published is not None and len(data) == published.length and _md5(data) != published.md5:
-        raise damaged(path, f"its content has the published length but not the published checksum {published.md5}")
+    if published is not None and len(data) == published.length and not _same(data, published):
+        raise damaged(path, f"its content has the published length but not the published checksum {published.checksum}")
     return data
 
 
@@ -104,8 +147,28 @@ def _unzip(path: Path) -> bytes:
         raise damaged(path, f"it cannot be unzipped ({error})") from error
 
 
-def _md5(data: bytes) -> str:
-    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+def _inside(archive: Path, pattern: str) -> list[Member]:
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            names = sorted(name for name in opened.namelist() if _matches(name.rpartition("/")[2], pattern))
+    except (zipfile.BadZipFile, OSError) as error:
+        raise damaged(archive, f"it is no whole zip archive ({error})") from error
+    if not names:
+        raise damaged(archive, f"it has no file {pattern}")
+    return [Member(archive, name) for name in names]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch(name, pattern) and not name.startswith(".")  # what some systems hide beside each file
+
+
+def _digest(data: bytes, published: Published) -> str:
+    kind = "md5" if len(published.checksum) == 32 else "sha256"
+    return hashlib.new(kind, data, usedforsecurity=False).hexdigest()
+
+
+def _same(data: bytes, published: Published) -> bool:
+    return _digest(data, published) == published.checksum
 
 
 def _download(published: Published) -> Path:
@@ -133,10 +196,11 @@ def _checking(published: Published) -> Callable[[str, str, object], None]:
     def download(url: str, output: str, caller: object) -> None:
         pooch.HTTPDownloader(timeout=TIMEOUT)(url, output, caller)
         data = _unzip(Path(output)) if published.zipped else Path(output).read_bytes()
-        if _md5(data) != published.md5:
+        if not _same(data, published):
+            length = "" if published.length is None else f" ({len(data)} of {published.length} bytes)"
             raise DataError(
-                f"{published.file} arrived with checksum {_md5(data)} instead of {published.md5} "
-                f"({len(data)} of {published.length} bytes)"
+                f"{published.file} arrived with checksum {_digest(data, published)} instead of {published.checksum}"
+                + length
             )
 
     return download

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedloom.data import cifar, mnist, published, quadratics, shipped, synthetic
+from fedloom.data import beijing, cifar, extrasensory, mnist, published, quadratics, shipped, synthetic
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError
 from fedloom.federation.data import Task
@@ -118,6 +118,28 @@ _LISTED = (
         cifar.cifar100,
     ),
     Source(
+        "beijing-air",
+        "air quality an hour ahead at 12 stations, from windows of pollutants and weather",
+        "regression",
+        "76,727 (12 x 35,064 hours)",
+        "24x17",
+        "UCI Beijing Multi-Site Air Quality (Zhang et al., 2017)",
+        "CC BY 4.0",
+        beijing.beijing_air,
+        natural=True,
+    ),
+    Source(
+        "extrasensory",
+        "what 60 people do in each minute, from their phones and watches",
+        "multilabel",
+        "377,346",
+        "225",
+        "Vaizman, Ellis and Lanckriet (2017)",
+        "CC BY-NC-SA 4.0",
+        extrasensory.extrasensory,
+        natural=True,
+    ),
+    Source(
         "synthetic",
         "synthetic(α, β): clients that differ in labelling and in features",
         "classification",
@@ -149,6 +171,10 @@ _FILES: dict[str, tuple[published.Published, ...]] = {
     "qmnist": (*mnist.MNIST, *mnist.QMNIST),
 }
 _ARCHIVES: dict[str, Callable[[], Path]] = {"cifar10": cifar.cifar10_folder, "cifar100": cifar.cifar100_folder}
+_MANY: dict[str, Callable[[], list[published.Member]]] = {
+    "beijing-air": beijing.stations,
+    "extrasensory": extrasensory.people,
+}
 
 
 def find(name: str) -> Source:
@@ -176,6 +202,8 @@ def fetch(name: str) -> list[Path]:
     find(name)
     if name in _ARCHIVES:
         return [_ARCHIVES[name]()]
+    if name in _MANY:
+        return sorted({member.file for member in _MANY[name]()})
     paths = [published.obtain(file) for file in _FILES.get(name, ())]
     for path, file in zip(paths, _FILES.get(name, ()), strict=True):
         published.content(path, file)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedloom.data.scaling import Scaling
 from fedloom.errors import DataError
 from fedloom.federation.blocks import Blocks
 from fedloom.federation.data import Task
@@ -20,6 +21,10 @@ class Table:
     (rows, channels, height, width). ``groups`` is the natural client of each row (its writer, its station), named by
     ``group_names``; ``time`` says when a row was seen; ``published_split`` is True where the publisher counts the row
     as a test row; ``ids`` are the publisher's row numbers. ``blocks`` are the columns that parties of these names hold.
+    ``feature_names`` are those of the columns (of windows, of each step's), ``target_names`` those of a regression's
+    targets. Rows of a ``series`` follow each other, so that the last ones
+    are the test unless something else is asked for. ``scaling`` is done once it is known which rows are for training;
+    it also fills features that are missing (NaN), which no other table may have.
     """
 
     name: str
@@ -35,6 +40,10 @@ class Table:
     blocks: Blocks | None = None
     block_names: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
+    target_names: tuple[str, ...] = ()
+    series: bool = False
+    scaling: Scaling | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -63,7 +72,8 @@ class Table:
         if len(self) == 0:
             raise DataError(f"{self.name!r} has no rows; give a table with at least one")
         _check_lengths(self)
-        _check_finite(self, self.x, "feature")
+        _check_names(self)
+        _check_finite(self, self.x, "feature", missing=self.scaling is not None)
         if self.task != "multilabel":
             _check_finite(self, self.y, "target")
         if self.time is not None:
@@ -98,17 +108,31 @@ def _check_lengths(table: Table) -> None:
             raise DataError(f"{table.name!r} has {len(table)} rows of x but {len(values)} of {part}; give one per row")
 
 
-def _check_finite(table: Table, values: Tensor, what: str) -> None:
-    """NaN and infinity would become the model's; aminmax finds them without another array of the table's size."""
+def _check_finite(table: Table, values: Tensor, what: str, missing: bool = False) -> None:
+    """NaN and infinity would become the model's; aminmax finds them without another array of the table's size.
+
+    Where values may be ``missing`` NaN stands for that, and only infinity is wrong.
+    """
     if not values.is_floating_point() or values.numel() == 0:
         return
     low, high = torch.aminmax(values)
     if bool(torch.isfinite(low)) and bool(torch.isfinite(high)):
         return
-    row, column = (int(k) for k in torch.nonzero(~torch.isfinite(values.reshape(len(values), -1)))[0])
+    wrong = torch.isinf(values) if missing else ~torch.isfinite(values)
+    if not bool(wrong.any()):
+        return
+    row, column = (int(k) for k in torch.nonzero(wrong.reshape(len(values), -1))[0])
     raise DataError(
         f"{table.name!r} has a {what} that is not finite (row {row}, column {column}); fill or drop such rows"
     )
+
+
+def _check_names(table: Table) -> None:
+    for what, names, values in (("features", table.feature_names, table.x), ("targets", table.target_names, table.y)):
+        if names and (values.ndim < 2 or len(names) != values.shape[-1]):
+            raise DataError(
+                f"{table.name!r} has {len(names)} names for {what} of shape {tuple(values.shape[1:])}; give each one"
+            )
 
 
 def _check_target(table: Table) -> None:

@@ -48,6 +48,8 @@ class Client:
     def among(data: FederatedData, client: int, *, seen: bool, number: int | None = None) -> Client:
         """A client of a federation; ``number`` is what the trained model's server would call it."""
         rows = {name: owned[client] for name, owned in data.splits.items()}
+        x_scale, y_scale = (scale and scale.of(client) for scale in (data.x_scale, data.y_scale))
+        data = replace(data, x_scale=x_scale, y_scale=y_scale)
         return Client(data.label(client), client if number is None else number, data, rows, seen)
 
     def usual(self) -> Evaluation:

@@ -292,7 +292,7 @@ class Engine(ABC):
 
     def _tests(self) -> Prequential:
         metrics = self.evaluations[0].metrics if self.evaluations else None
-        return Prequential(self.problem, metrics_for(self.problem.data.task, metrics))
+        return Prequential(self.problem, metrics_for(self.problem.data.task, metrics, self.problem.data.columns))
 
     def due(self, evaluation: Evaluation, last: bool) -> bool:
         """Whether this evaluation is to be made after the round that just ended."""
@@ -320,6 +320,7 @@ class Engine(ABC):
         for number, result in self.executor.map("evaluate", self.state, tasks):
             results[number] = {
                 "values": {name: value.clone() for name, value in result["values"].items()},
+                "sums": {name: value.clone() for name, value in result["sums"].items()},
                 "counts": result["counts"].clone(),
             }
         return collect(clients, results)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedloom.errors import ConfigError
 from fedloom.federation.data import SOURCE, TARGET, FederatedData
-from fedloom.federation.metrics import higher_is_better, metrics_for
+from fedloom.federation.metrics import from_counts, higher_is_better, metrics_for
 from fedloom.methods.method import Method
 from fedloom.types import Count, Positive, Vector
 
@@ -39,7 +39,8 @@ class Evaluation:
     every: Annotated[int, Ge(0)] = 1
     """Every so many rounds; 0: only after the last."""
     metrics: tuple[str, ...] | None = None
-    """Names of metrics; none: the usual ones for the task. The loss is always there."""
+    """Names of metrics; "mae:NAME" is that of one target or label, "mae:*" that of each. None: the usual ones for the
+    task. The loss is always there."""
     adapt_split: str | None = None
     """The rows that an adapted model is fitted to; none: test-support where test-query is judged, else support."""
     adapt_steps: Count | None = None
@@ -84,7 +85,7 @@ class Evaluation:
 
     def check(self, data: FederatedData) -> None:
         """Refuses what cannot be judged, before any work."""
-        metrics_for(data.task, self.metrics)
+        metrics_for(data.task, self.metrics, data.columns)
         if data.layout == "features" and self.model in ("personal", "adapted"):
             raise ConfigError(
                 f"{self.name}: model = {self.model!r}, but where clients hold columns only all of them together have a "
@@ -112,9 +113,11 @@ class Verdict:
     clients: Ints
     rows: Tensor
     values: dict[str, Tensor]
+    pooled: dict[str, float] = field(default_factory=dict)
+    """Each metric of the rows of all clients together, as if one client had them."""
 
     def summary(self) -> dict[str, dict[str, float]]:
-        """For each metric the weighted mean, the plain mean, the spread over clients and the worst tenth.
+        """For each metric the weighted mean, the plain mean, the spread over clients, the worst tenth; and pooled.
 
         A client for whom a metric means nothing (none of its labels is known, none of the rows has come yet) is left
         out; one whose model has become NaN is not.
@@ -124,6 +127,8 @@ class Verdict:
         for name, value in self.values.items():
             counts = (self.rows > 0) & (diverged | ~torch.isnan(value))
             found[name] = summarise(value[counts], self.rows[counts], higher_is_better(name))
+            if name in self.pooled:
+                found[name]["pooled"] = self.pooled[name]
         return found
 
 
@@ -157,4 +162,5 @@ def collect(clients: Ints, parts: list[dict[str, Any]]) -> Verdict:
     """The pieces' results as one."""
     names = parts[0]["values"]
     values = {name: torch.cat([part["values"][name] for part in parts]) for name in names}
-    return Verdict(clients, torch.cat([part["counts"] for part in parts]), values)
+    pooled = {name: from_counts(name, sum(part["sums"][name] for part in parts)) for name in names}
+    return Verdict(clients, torch.cat([part["counts"] for part in parts]), values, pooled)

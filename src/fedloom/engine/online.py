@@ -132,7 +132,7 @@ class Prequential:
     """Test, then train: how good models were on rows that nobody had trained on yet, over all such rows of a round."""
 
     def __init__(self, problem: Problem, metrics: list[Metric]) -> None:
-        self.problem, self.metrics = problem, [*metrics, loss_metric(problem.loss)]
+        self.problem, self.metrics = problem, metrics
         self._keys: list[Ints] = []
         self._out: list[Tensor] = []
         self._y: list[Tensor] = []
@@ -156,6 +156,10 @@ class Prequential:
         keys = np.concatenate(self._keys, 1)
         order = torch.from_numpy(np.lexsort((keys[1], keys[0])))
         out, y = torch.cat(self._out)[order], torch.cat(self._y)[order]
-        owner, counts = torch.zeros(rows, dtype=torch.int64), torch.tensor([rows])
-        predictions = Predictions(out, y, owner, counts, self.problem.data.task, self.problem.loss.threshold)
-        return {"rows": rows} | {metric.name: float(metric.values(predictions)[0]) for metric in self.metrics}
+        clients, owner, counts = torch.from_numpy(keys[0])[order].unique(return_inverse=True, return_counts=True)
+        data, loss = self.problem.data, self.problem.loss
+        predictions = Predictions(out, y, owner, counts, data.task, loss.threshold)
+        shown = predictions.original(data.y_scale, clients)
+        found = {metric.name: float(metric.value(metric.counts(shown).sum(0))) for metric in self.metrics}
+        own = loss_metric(loss)
+        return {"rows": rows} | found | {own.name: float(own.value(own.counts(predictions).sum(0)))}

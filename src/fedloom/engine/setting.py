@@ -62,8 +62,8 @@ class Setting:
             evaluation.resolved(method).check(data)
         sources = data.with_role(SOURCE)
         first = self.evaluations[:1]
-        metrics = [metric.name for e in first for metric in metrics_for(data.task, e.metrics)] + ["loss"] * len(first)
-        self.schedule.check(method, self.fleet, len(sources), metrics)
+        metrics = [metric.name for e in first for metric in metrics_for(data.task, e.metrics, data.columns)]
+        self.schedule.check(method, self.fleet, len(sources), [*metrics, "loss"] if first else [])
         if method.layout == "pooled":
             return
         self.availability  # noqa: B018

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedloom.channel import Channel
 from fedloom.errors import ClientError
 from fedloom.federation.device import Device
-from fedloom.federation.metrics import Predictions, loss_metric, metrics_for
+from fedloom.federation.metrics import Predictions, fidelity, loss_metric, metrics_for
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.methods.method import Method, stateful
@@ -99,15 +99,18 @@ class Worker:
         device = self.problem.device(ids, Draw(self.seed, task["round"]), window=task.get("window"))
         split = task["split"]
         theta = self.models(device, shared, task)
-        predictions = self._predict(device, theta, split)
-        metrics = [*metrics_for(self.problem.data.task, task["metrics"]), loss_metric(self.problem.loss)]
-        values = {metric.name: metric.values(predictions) for metric in metrics}
+        data, predictions = self.problem.data, self._predict(device, theta, split)
+        shown = predictions.original(data.y_scale, torch.from_numpy(ids))
+        counted = [(metric, metric.counts(shown)) for metric in metrics_for(data.task, task["metrics"], data.columns)]
+        counted += [(loss, loss.counts(predictions)) for loss in (loss_metric(self.problem.loss),)]
         if "reference" in task:
-            other = self._predict(device, task["reference"], split)
-            apart = torch.linalg.vector_norm(predictions.out - other.out, dim=-1).double()
-            sums = torch.zeros(len(ids), dtype=torch.float64).index_add_(0, predictions.owner, apart)
-            values["fidelity"] = sums / predictions.counts
-        return {"values": values, "counts": predictions.counts}
+            near = fidelity(self._predict(device, task["reference"], split).out)
+            counted.append((near, near.counts(predictions)))
+        return {
+            "values": {metric.name: metric.value(counts) for metric, counts in counted},
+            "sums": {metric.name: counts.sum(0) for metric, counts in counted},
+            "counts": predictions.counts,
+        }
 
     def models(self, device: Device, shared: State, task: Task) -> Vector:
         """What each client of the stack would use: the server's model, its own, or one adapted to its rows."""

@@ -168,7 +168,8 @@ def _new_client(trained: Trained, data: FederatedData | Table, client: int | str
     """A client that the run has never seen: it comes after all that it has."""
     if isinstance(data, Table):
         alone = {} if data.groups is not None else {"clients": 1}
-        data = federate(data, test=0.0, seed=trained.seed, allow_empty=True, **alone)  # type: ignore[arg-type]
+        known = trained.problem.data
+        data = federate(data, test=0.0, seed=trained.seed, allow_empty=True, like=known, **alone)  # type: ignore[arg-type]
     number = 0 if client is None and data.clients == 1 else _number(data, client)
     return Client.among(_as_trained(trained, data), number, seen=False, number=trained.problem.data.clients)
 
@@ -248,7 +249,7 @@ def _read(trained: Trained, changes: list[Override]) -> FederatedData:
         division = replace(division, clients=1)
     if "test" not in given:
         division = replace(division, test=0.0)
-    return replace(new, division=division).federate(table, trained.seed)
+    return replace(new, division=division).federate(table, trained.seed, like=known)
 
 
 def _schema(options: Mapping[str, Any], data: Mapping[str, Any], keep: bool) -> dict[str, Any]:

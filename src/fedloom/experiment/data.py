@@ -41,8 +41,8 @@ class Division:
     """The classes that training clients may hold; none: all."""
     target_classes: Sequence[int | str] | None = None
     """The classes that target clients may hold; none: all."""
-    chronological: bool = False
-    """Test on each client's last rows rather than on a random sample."""
+    chronological: bool | None = None
+    """Test on each client's last rows rather than on a random sample; none: so for data that are series."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class DataPlan:
         known = SOURCES[self.name].options if self.path is None else ()
         return self.options | {key: value for key, value in made.items() if key in known and value is not None}
 
-    def federate(self, table: Table, seed: int) -> FederatedData:
-        """Each client's rows, split."""
+    def federate(self, table: Table, seed: int, like: FederatedData | None = None) -> FederatedData:
+        """Each client's rows, split, and scaled by those for training; or scaled ``like`` other data were."""
         d = self.division
         return federate(
             table,
@@ -82,6 +82,7 @@ class DataPlan:
             source_classes=d.source_classes,
             target_classes=d.target_classes,
             chronological=d.chronological,
+            like=like,
             **self.steps,
         )
 
@@ -114,7 +115,8 @@ class DataPlan:
         steps = self._steps(table)
         partition = steps[0] if len(steps) == 1 else list(steps)
         source = {"name": self.name} | ({} if self.path is None else {"path": str(self.path.resolve())})
-        values = vars(self.division) | {"clients": data.clients, "partition": partition}
+        order = table.series if self.division.chronological is None else self.division.chronological
+        values = vars(self.division) | {"clients": data.clients, "partition": partition, "chronological": order}
         return (
             source
             | spoken(self.options, _loader_form(self))

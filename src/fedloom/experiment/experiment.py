@@ -13,6 +13,7 @@ import torch
 from fedloom.data import Table
 from fedloom.engine import toml
 from fedloom.engine.availability import Availability
+from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.folder import CONFIG, SUMMARY
 from fedloom.engine.online import check_stream
 from fedloom.engine.run import Progress, Run, train
@@ -223,7 +224,7 @@ class Experiment:
         for index, evaluation in enumerate(self.evaluations):
             at = ("evaluation", index) if several else ("evaluation",)
             with faults.collecting((*at, "metrics")):
-                metrics_for(self.data().task, evaluation.metrics)
+                _metrics(self.data(), evaluation)
                 with faults.collecting((*at, "split"), ("data", "test"), at):
                     evaluation.resolved(self.method).check(self.data())
         if self.stream is not None:
@@ -242,17 +243,14 @@ class Experiment:
         """Every metric that the history will have: those of the first evaluation by name, others as NAME/metric."""
         found = []
         for index, evaluation in enumerate(self.evaluations):
-            names = [*(metric.name for metric in metrics_for(self.data().task, evaluation.metrics)), "loss"]
+            names = [*_metrics(self.data(), evaluation), "loss"]
             found += [f"{evaluation.name}/{name}" if index else name for name in dict.fromkeys(names)]
         return found
 
     def resolved(self) -> dict[str, Any]:
         """Every setting of this run, with nothing left open: as a file, it gives the same bits again."""
         self.check()
-        evaluations = [
-            resolved_evaluation(e.resolved(self.method), [m.name for m in metrics_for(self.data().task, e.metrics)])
-            for e in self.evaluations
-        ]
+        evaluations = [resolved_evaluation(e.resolved(self.method), _metrics(self.data(), e)) for e in self.evaluations]
         channel = {"channel": self._channel_written} if self._channel_written else {}
         return {
             **spoken(vars(self.top), Form.of(Top, "")),
@@ -351,6 +349,11 @@ def _same(experiment: Resolvable, place: Path) -> bool:
 def _essence(config: dict[str, Any]) -> dict[str, Any]:
     """What decides the result: everything but where the work is done."""
     return {key: value for key, value in config.items() if key != "execution"}
+
+
+def _metrics(data: FederatedData, evaluation: Evaluation) -> list[str]:
+    """The names of an evaluation's metrics, with nothing left open."""
+    return [metric.name for metric in metrics_for(data.task, evaluation.metrics, data.columns)]
 
 
 def _section(values: Mapping[str, Any], key: str, faults: Faults) -> dict[str, Any]:

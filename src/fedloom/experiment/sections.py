@@ -20,7 +20,7 @@ from fedloom.experiment.lines import Key
 from fedloom.experiment.words import hint
 from fedloom.federation.data import FederatedData
 from fedloom.federation.losses import LOSSES
-from fedloom.federation.metrics import METRICS
+from fedloom.federation.metrics import METRICS, base_name
 from fedloom.federation.networks import NETWORKS
 from fedloom.federation.streams import Stream
 from fedloom.methods import REGISTER, Method
@@ -134,11 +134,12 @@ class ModelPlan:
     loss: str
 
     def settled(self, data: FederatedData) -> ModelPlan:
-        """With a network chosen: linear for columns, for regression and for few features, else an mlp."""
+        """With a network chosen: lstm for windows, linear for columns, regression and few features, else an mlp."""
         if self.name is not None:
             return self
         small = data.layout == "features" or data.task == "regression" or data.x[0].numel() < 30
-        name = "linear" if small else "mlp"
+        windows = data.layout == "rows" and data.x.ndim == 3
+        name = "lstm" if windows else "linear" if small else "mlp"
         return replace(self, name=name, options=network_form(name).read({})[0])
 
     def resolved(self, loss: str) -> dict[str, Any]:
@@ -326,7 +327,7 @@ def network_form(name: str) -> Form:
 
 def _check_evaluation(read: dict[str, Any], at: Key, targets: bool, faults: Faults) -> None:
     for metric in read["metrics"] or ():
-        if metric not in METRICS:
+        if base_name(metric) not in METRICS:
             faults.add((*at, "metrics"), f"has no metric {metric!r}; {hint(metric, METRICS)}")
     for key in ("split", "adapt_split"):
         if read[key] not in (None, *SPLITS):

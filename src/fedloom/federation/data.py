@@ -14,6 +14,7 @@ from torch import Tensor
 from fedloom.errors import DataError
 from fedloom.federation.blocks import Blocks
 from fedloom.federation.ragged import Ints, Ragged, Span, Window
+from fedloom.federation.scale import Scale
 
 Task = Literal["classification", "binary", "multilabel", "regression"]
 SOURCE, TARGET, POOL = 0, 1, 2
@@ -33,7 +34,10 @@ class FederatedData:
     * classification: y int64 (rows,), ``classes`` names the labels 0, 1, …
     * binary: y float (rows, 1) of 0 and 1
     * multilabel: y float (rows, labels) of 0, 1 and NaN for unknown
-    * regression: y float (rows, columns)
+    * regression: y float (rows, columns), ``target_names`` names the columns
+
+    ``feature_names`` are those of the columns of x (of windows, of each step's). ``x_scale`` and ``y_scale`` say how
+    features and targets were scaled; None: they are as they were measured.
     """
 
     name: str
@@ -47,6 +51,10 @@ class FederatedData:
     notes: tuple[str, ...] = field(default=())
     blocks: Blocks | None = None
     time: Tensor | None = None
+    feature_names: tuple[str, ...] = ()
+    target_names: tuple[str, ...] = ()
+    x_scale: Scale | None = None
+    y_scale: Scale | None = None
 
     @property
     def clients(self) -> int:
@@ -62,6 +70,14 @@ class FederatedData:
     def outputs(self) -> int:
         """How many numbers a model must put out for one row."""
         return len(self.classes) if self.task == "classification" else int(self.y.shape[1])
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names (or numbers) of the targets of a regression, or of several labels; of one class there are none."""
+        if self.task not in ("regression", "multilabel"):
+            return ()
+        named = self.classes if self.task == "multilabel" else self.target_names
+        return named or tuple(str(k) for k in range(self.outputs))
 
     def with_role(self, role: int) -> Tensor:
         """The ids of the clients that play a role, in order."""

@@ -1,11 +1,16 @@
-"""How good predictions are: one number a client for each metric (scikit-learn's wherever it has it)."""
+"""How good predictions are: one number a client for each metric, and one for the rows of all clients together.
+
+A metric is worked out from counts that add up over rows, so that what holds for each client and what holds for all of
+them (the pooled value, which papers report) come of the same few numbers, and a client need not show its rows. All
+metrics agree with scikit-learn's, client by client and pooled.
+"""
 
 from __future__ import annotations
 
+import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +18,12 @@ from torch import Tensor
 from fedloom.errors import ConfigError
 from fedloom.federation.data import Task
 from fedloom.federation.losses import Loss
+from fedloom.federation.scale import Scale
+
+OF = ":"
+"""Between a metric and the column that it is of: "mae:PM2.5"."""
+EACH = "*"
+"""In the place of a column: each of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +46,22 @@ class Predictions:
             return self.out.argmax(-1)
         return (self.out > self.threshold).to(self.y.dtype)
 
+    def column(self, number: int) -> Predictions:
+        """Those of one target, or of one of several labels."""
+        return replace(self, out=self.out[:, [number]], y=self.y[:, [number]])
+
+    def original(self, scale: Scale | None, clients: Tensor) -> Predictions:
+        """In the units in which targets were measured; ``clients`` are the numbers of the owners 0, 1, …"""
+        if scale is None:
+            return self
+        rows = clients[self.owner]
+        return replace(self, out=scale.original(self.out, rows), y=scale.original(self.y, rows))
+
+    def sums(self, each: Tensor) -> Tensor:
+        """The sum over each client's rows, in float64."""
+        sums = torch.zeros(len(self.counts), *each.shape[1:], dtype=torch.float64)
+        return sums.index_add_(0, self.owner, each.double())
+
 
 class Metric(ABC):
     """A number for each client; better when higher, or when lower."""
@@ -44,8 +71,16 @@ class Metric(ABC):
     higher_is_better = True
 
     @abstractmethod
+    def counts(self, predictions: Predictions) -> Tensor:
+        """What adds up over rows, of each client: shape (clients, …), in float64."""
+
+    @abstractmethod
+    def value(self, counts: Tensor) -> Tensor:
+        """The metric from such counts, or from sums of them; NaN where there is nothing to judge."""
+
     def values(self, predictions: Predictions) -> Tensor:
         """One number a client (NaN for a client without rows), in float64."""
+        return self.value(self.counts(predictions))
 
 
 class RowMean(Metric):
@@ -54,8 +89,28 @@ class RowMean(Metric):
     def __init__(self, name: str, tasks: tuple[Task, ...], each: Callable[[Predictions], Tensor], higher: bool) -> None:
         self.name, self.tasks, self.each, self.higher_is_better = name, tasks, each, higher
 
-    def values(self, predictions: Predictions) -> Tensor:
-        return _means(predictions, self.each(predictions))
+    def counts(self, predictions: Predictions) -> Tensor:
+        each = self.each(predictions)
+        return predictions.sums(torch.stack([each, torch.ones_like(each)], -1))
+
+    def value(self, counts: Tensor) -> Tensor:
+        return counts[..., 0] / counts[..., 1]
+
+
+class Accuracy(Metric):
+    """The share of rows that are right; of several labels, the mean over rows of the share of known labels."""
+
+    name = "accuracy"
+    tasks = ("classification", "binary", "multilabel")
+
+    def counts(self, predictions: Predictions) -> Tensor:
+        y = predictions.y
+        hit, known = ((part.unsqueeze(-1).flatten(1)) for part in (predictions.labels() == y, ~torch.isnan(y)))
+        share = (hit & known).sum(-1) / known.sum(-1).clamp(min=1)
+        return predictions.sums(torch.stack([share, known.any(-1)], -1))
+
+    def value(self, counts: Tensor) -> Tensor:
+        return counts[..., 0] / counts[..., 1]
 
 
 class RootMeanSquare(Metric):
@@ -65,60 +120,123 @@ class RootMeanSquare(Metric):
     tasks = ("regression",)
     higher_is_better = False
 
-    def values(self, predictions: Predictions) -> Tensor:
-        return _means(predictions, (predictions.out - predictions.y).square()).sqrt().mean(-1)
+    def counts(self, predictions: Predictions) -> Tensor:
+        square = (predictions.out - predictions.y).double().square()
+        return predictions.sums(torch.stack([square, torch.ones_like(square)], -1))
+
+    def value(self, counts: Tensor) -> Tensor:
+        return (counts[..., 0] / counts[..., 1]).sqrt().mean(-1)
 
 
-class PerClient(Metric):
-    """A metric of scikit-learn, called for one client at a time."""
+class Determination(Metric):
+    """R²: 1 − Σ(p − a)²/Σ(a − ā)² of each column, then the mean over columns; undefined for a single row.
 
-    def __init__(self, name: str, tasks: tuple[Task, ...], function: str) -> None:
-        self.name, self.tasks, self.function = name, tasks, function
+    A column that does not vary counts 1 when it is met exactly, and else 0.
+    """
 
-    def values(self, predictions: Predictions) -> Tensor:
-        import warnings
+    name = "r2"
+    tasks = ("regression",)
 
-        from sklearn import metrics
+    def counts(self, predictions: Predictions) -> Tensor:
+        y = predictions.y.double()
+        error = (predictions.out - y).square()
+        return predictions.sums(torch.stack([error, y.square(), y, torch.ones_like(y)], -1))
 
-        function = getattr(metrics, self.function)
-        options: dict[str, Any] = {} if self.function == "balanced_accuracy_score" else {"zero_division": 0.0}
-        if options and predictions.task == "classification":
-            options["average"] = "macro"
-        ends = torch.cumsum(predictions.counts, 0).tolist()
-        truth, guess = predictions.y, predictions.labels()
-        values = []
-        for start, stop in zip([0, *ends[:-1]], ends, strict=True):
-            t, g = truth[start:stop].reshape(-1), guess[start:stop].reshape(-1)
-            known = ~torch.isnan(t)
-            if not bool(known.any()):
-                values.append(float("nan"))
-                continue
-            with warnings.catch_warnings():
-                # A client with one class is no news in federated learning.
-                warnings.simplefilter("ignore", UserWarning)
-                values.append(float(function(t[known].long().numpy(), g[known].long().numpy(), **options)))
-        return torch.tensor(values, dtype=torch.float64)
+    def value(self, counts: Tensor) -> Tensor:
+        error, square, total, n = counts.unbind(-1)
+        spread = square - total.square() / n
+        constant = spread <= 1e-12 * square  # rounding, not variation
+        share = torch.where(constant, torch.where(error > 0, 1.0, error), error / spread)
+        return torch.where(n < 2, torch.nan, 1 - share).mean(-1)
 
 
-def _means(p: Predictions, each: Tensor) -> Tensor:
-    """The mean over each client's rows, in float64."""
-    sums = torch.zeros(len(p.counts), *each.shape[1:], dtype=torch.float64)
-    sums.index_add_(0, p.owner, each.double())
-    return sums / p.counts.reshape(-1, *(1,) * (each.dim() - 1))
+class Confusion(Metric):
+    """A metric of the numbers of true and false positives and negatives.
+
+    With classes it is the mean over the classes that occur (macro); with labels of 0 and 1 it is that of the 1s, all
+    known labels of all rows being counted together (micro).
+    """
+
+    tasks = ("classification", "binary", "multilabel")
+
+    def __init__(self, name: str, share: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
+        self.name, self.share = name, share
+
+    def counts(self, predictions: Predictions) -> Tensor:
+        return confusion(predictions)
+
+    def value(self, counts: Tensor) -> Tensor:
+        hits, alarms, misses, rest = counts.unbind(-1)
+        part, whole = self.share(hits, alarms, misses)
+        ratio = torch.where(whole > 0, part / whole, 0.0)
+        if counts.shape[-2] == 1:
+            return torch.where(hits + alarms + misses + rest > 0, ratio, torch.nan)[..., 0]
+        occurs = hits + alarms + misses > 0
+        return ratio.sum(-1) / occurs.sum(-1)
 
 
-def _correct(p: Predictions) -> Tensor:
-    hit = p.labels() == p.y
-    if hit.dim() == 1:
-        return hit
-    known = ~torch.isnan(p.y)
-    return (hit & known).sum(-1) / known.sum(-1).clamp(min=1)
+class BalancedAccuracy(Metric):
+    """The mean over the classes that rows have of the share of their rows that is found; of labels, over 0 and 1."""
+
+    name = "balanced-accuracy"
+    tasks = ("classification", "binary", "multilabel")
+
+    def counts(self, predictions: Predictions) -> Tensor:
+        return confusion(predictions)
+
+    def value(self, counts: Tensor) -> Tensor:
+        hits, alarms, misses, rest = counts.unbind(-1)
+        if counts.shape[-2] == 1:  # what is 0 is the other class
+            hits, misses = torch.cat([hits, rest], -1), torch.cat([misses, alarms], -1)
+        there = hits + misses > 0
+        return torch.where(there, hits / (hits + misses), 0.0).sum(-1) / there.sum(-1)
+
+
+class OfColumn(Metric):
+    """Another metric, of one target or of one of several labels alone."""
+
+    def __init__(self, metric: Metric, column: str, number: int) -> None:
+        self.metric, self.number = metric, number
+        self.name, self.tasks = f"{metric.name}{OF}{column}", metric.tasks
+        self.higher_is_better = metric.higher_is_better
+
+    def counts(self, predictions: Predictions) -> Tensor:
+        return self.metric.counts(predictions.column(self.number))
+
+    def value(self, counts: Tensor) -> Tensor:
+        return self.metric.value(counts)
+
+
+def confusion(p: Predictions) -> Tensor:
+    """True positives, false positives, false negatives and true negatives: shape (clients, classes, 4).
+
+    Labels of 0 and 1 have one class, the 1s; a label that is not known counts nowhere.
+    """
+    said, truth = p.labels(), p.y
+    if p.task != "classification":
+        known, one, yes = ~torch.isnan(truth), truth == 1, said == 1
+        cells = [known & yes & one, known & yes & ~one, known & ~yes & one, known & ~yes & ~one]
+        return p.sums(torch.stack([cell.sum(-1) for cell in cells], -1)).unsqueeze(1)
+    classes, clients = p.out.shape[-1], len(p.counts)
+
+    def count(rows: Tensor, labels: Tensor) -> Tensor:
+        cells = torch.bincount(p.owner[rows] * classes + labels[rows], minlength=clients * classes)
+        return cells.view(clients, classes).double()
+
+    every = torch.arange(len(truth))
+    hits, positive, there = (
+        count(torch.nonzero(said == truth).flatten(), truth),
+        count(every, said),
+        count(every, truth),
+    )
+    rest = p.counts.double().unsqueeze(1) - positive - there + hits
+    return torch.stack([hits, positive - hits, there - hits, rest], -1)
 
 
 def _smape(p: Predictions) -> Tensor:
     """2|p − a|/(|p| + |a|), and 0 where both are 0: between 0 and 2."""
     size = p.out.abs() + p.y.abs()
-    return torch.where(size > 0, 2 * (p.out - p.y).abs() / size, torch.zeros_like(size)).mean(-1)
+    return torch.where(size == 0, 0.0, 2 * (p.out - p.y).abs() / size).mean(-1)
 
 
 _LABELS: tuple[Task, ...] = ("classification", "binary", "multilabel")
@@ -126,14 +244,15 @@ _NUMBERS: tuple[Task, ...] = ("regression",)
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        RowMean("accuracy", _LABELS, _correct, higher=True),
-        PerClient("f1", _LABELS, "f1_score"),
-        PerClient("precision", _LABELS, "precision_score"),
-        PerClient("recall", _LABELS, "recall_score"),
-        PerClient("balanced-accuracy", _LABELS, "balanced_accuracy_score"),
+        Accuracy(),
+        Confusion("f1", lambda hits, alarms, misses: (2 * hits, 2 * hits + alarms + misses)),
+        Confusion("precision", lambda hits, alarms, misses: (hits, hits + alarms)),
+        Confusion("recall", lambda hits, alarms, misses: (hits, hits + misses)),
+        BalancedAccuracy(),
         RowMean("mae", _NUMBERS, lambda p: (p.out - p.y).abs().mean(-1), higher=False),
         RootMeanSquare(),
         RowMean("smape", _NUMBERS, _smape, higher=False),
+        Determination(),
     )
 }
 _DEFAULT: dict[Task, tuple[str, ...]] = {
@@ -151,19 +270,64 @@ def loss_metric(loss: Loss) -> Metric:
     )
 
 
-def metrics_for(task: Task, names: tuple[str, ...] | None) -> list[Metric]:
-    """The metrics of these names, or the usual ones for the task."""
-    chosen = []
+def fidelity(reference: Tensor) -> Metric:
+    """The mean distance of the outputs to those of another model."""
+    return RowMean(
+        "fidelity",
+        (*_LABELS, *_NUMBERS),
+        lambda p: torch.linalg.vector_norm(p.out - reference, dim=-1),
+        higher=False,
+    )
+
+
+def metrics_for(task: Task, names: Sequence[str] | None, columns: Sequence[str] = ()) -> list[Metric]:
+    """The metrics of these names, or the usual ones for the task.
+
+    "mae:PM2.5" is a metric of one of the ``columns`` (targets, or several labels) alone, by name or number, and
+    "mae:*" that of each of them.
+    """
+    chosen: list[Metric] = []
     for name in names or _DEFAULT[task]:
-        if name not in METRICS:
-            raise ConfigError(f"there is no metric {name!r}; choose among {', '.join(METRICS)}")
-        if task not in METRICS[name].tasks:
+        base, of, column = name.partition(OF)
+        if base not in METRICS:
+            raise ConfigError(f"there is no metric {base!r}; choose among {', '.join(METRICS)}")
+        metric = METRICS[base]
+        if task not in metric.tasks:
             fitting = ", ".join(m.name for m in METRICS.values() if task in m.tasks)
-            raise ConfigError(f"the metric {name!r} does not fit {task} data; choose among {fitting}")
-        chosen.append(METRICS[name])
+            raise ConfigError(f"the metric {base!r} does not fit {task} data; choose among {fitting}")
+        numbers = _numbers(name, column, columns) if of else []
+        chosen += [OfColumn(metric, columns[number], number) for number in numbers] if of else [metric]
     return chosen
+
+
+def from_counts(name: str, counts: Tensor) -> float:
+    """A metric by name, of all rows that were counted; the loss and the fidelity are means over rows, too."""
+    base = base_name(name)
+    value = METRICS[base].value(counts) if base in METRICS else counts[0] / counts[1]
+    return float(value)
+
+
+def base_name(name: str) -> str:
+    """The metric without the column that it is of."""
+    return name.partition(OF)[0]
 
 
 def higher_is_better(name: str) -> bool:
     """Whether more of this metric is better."""
-    return METRICS[name].higher_is_better if name in METRICS else False
+    base = base_name(name)
+    return METRICS[base].higher_is_better if base in METRICS else False
+
+
+def _numbers(name: str, column: str, columns: Sequence[str]) -> list[int]:
+    """Which columns a metric is of."""
+    if not columns:
+        raise ConfigError(f"the metric {name!r} is of one column, but rows have one label; ask for {base_name(name)!r}")
+    if column == EACH:
+        return list(range(len(columns)))
+    if column in columns:
+        return [list(columns).index(column)]
+    if column.isdecimal() and int(column) < len(columns):
+        return [int(column)]
+    near = difflib.get_close_matches(column, columns, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"they are {', '.join(columns)}"
+    raise ConfigError(f"the metric {name!r} is of a column that is not there; {hint}")

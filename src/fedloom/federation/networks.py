@@ -58,9 +58,10 @@ def lenet(shape: tuple[int, ...], outputs: int) -> nn.Module:
 class Cells(nn.Module):
     """An LSTM over windows (steps, columns), and a linear head on its last hidden state."""
 
-    def __init__(self, columns: int, outputs: int, hidden: int, layers: int, dense: int) -> None:
+    def __init__(self, columns: int, outputs: int, hidden: int, layers: int, dense: int, dropout: float) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(columns, hidden, layers, batch_first=True)
+        self.lstm = nn.LSTM(columns, hidden, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
+        self.dropout = nn.Dropout(dropout)
         width = hidden
         self.dense: nn.Module = nn.Identity()
         if dense:
@@ -70,14 +71,28 @@ class Cells(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """One output row a window."""
         states, _ = self.lstm(x)
-        return torch.as_tensor(self.head(self.dense(states[:, -1])))
+        return torch.as_tensor(self.head(self.dense(self.dropout(states[:, -1]))))
 
 
-def lstm(shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: int = 1, dense: int = 0) -> nn.Module:
-    """An LSTM for windows of sensor series: rows of shape (steps, columns)."""
+def lstm(
+    shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: int = 1, dense: int = 0, dropout: float = 0.0
+) -> nn.Module:
+    """An LSTM for windows of sensor series (steps, columns): its last state, perhaps a dense layer of ReLUs, outputs.
+
+    ``dense`` is the width of that layer, 0 for none. A share ``dropout`` of what each layer of cells puts out is left
+    out at random in training: of what goes to the next layer in every step, of the last in the last step.
+    """
     if len(shape) != 2:
-        raise ModelError(f"lstm reads windows of shape (steps, columns), the data have rows of shape {shape}")
-    return Cells(shape[1], outputs, hidden, layers, dense)
+        raise ModelError(
+            f"lstm reads windows of shape (steps, columns), the data have rows of shape {shape}; take data that are "
+            "windows (some sets make them: data.window = 24), or another model, such as mlp"
+        )
+    for option, value, least in (("hidden", hidden, 1), ("layers", layers, 1), ("dense", dense, 0)):
+        if value < least:
+            raise ConfigError(f"lstm cannot have {option} = {value}; give at least {least}")
+    if not 0 <= dropout < 1:
+        raise ConfigError(f"lstm cannot drop a share of {dropout}; give a dropout from 0 to below 1")
+    return Cells(shape[1], outputs, hidden, layers, dense, dropout)
 
 
 def cnn(

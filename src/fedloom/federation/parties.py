@@ -133,7 +133,10 @@ def predict_together(problem: Problem, theta: Vector, parties: Mapping[str, obje
                 f"columns, and all must bring the same rows ({', '.join(f'{n}: {k}' for n, k in rows.items())})"
             )
         x[:, columns] = brought[name]
-    return problem.model(theta, x)
+    one = torch.zeros(len(x), dtype=torch.int64)  # all parties together are as one client
+    x = x if data.x_scale is None else data.x_scale.scaled(x, one).to(problem.dtype)
+    out = problem.model(theta, x)
+    return out if data.y_scale is None else data.y_scale.original(out, one).to(problem.dtype)
 
 
 def _parties(device: Device) -> list[Party]:

@@ -29,6 +29,7 @@ STATISTICS = {
     "std": "standard deviation over clients",
     "min": "lowest client",
     "max": "highest client",
+    "pooled": "all rows together",
     "value": "value",
 }
 

@@ -76,7 +76,7 @@ class Target:
 
 def direction(metric: str) -> str | None:
     """Which way a metric gets better, "up" or "down"; None where its name does not tell."""
-    words = set(re.split(r"[^a-z0-9]+", metric.rpartition("/")[2].lower()))
+    words = set(re.split(r"[^a-z0-9]+", metric.rpartition("/")[2].partition(":")[0].lower()))
     if words & _DOWN:
         return "down"
     return "up" if words & _UP else None

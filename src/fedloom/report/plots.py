@@ -43,7 +43,7 @@ def learning_curves(
     """A metric along the run, mean over repeats with a band of ± one standard deviation.
 
     ``x`` is "round", "simulated_seconds", "bytes", "gradient_evaluations" or "wall_seconds"; ``statistic`` is
-    "weighted", "mean", "worst_tenth", "std", "min" or "max" over the clients.
+    "weighted", "mean", "worst_tenth", "std", "min" or "max" over the clients, or "pooled".
     """
     curves = metric_curves(groups, (statistic,))
     return curve_figure(curves, x=x, name=metric or metric_names(groups)[0], statistic=statistic)

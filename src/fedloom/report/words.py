@@ -8,16 +8,17 @@ from dataclasses import dataclass
 
 MISSING = "–"
 
-_NAMES = {"f1": "F1", "mae": "MAE", "mse": "MSE", "rmse": "RMSE", "smape": "SMAPE", "mape": "MAPE", "auc": "AUC"}
+_NAMES = {"f1": "F1", "r2": "R²"} | {name: name.upper() for name in ("mae", "mse", "rmse", "smape", "mape", "auc")}
 
 
 def name_text(key: str) -> str:
-    """A key of the history as words: ``balanced_accuracy`` → "Balanced accuracy", ``target/mae`` → "MAE (target)"."""
-    evaluation, _, metric = key.rpartition("/")
+    """A key of the history as words: ``balanced_accuracy`` → "Balanced accuracy", ``new/mae:CO`` → "MAE: CO (new)"."""
+    evaluation, _, measured = key.rpartition("/")
+    metric, _, column = measured.partition(":")
     words = [_NAMES.get(word.lower(), word) for word in metric.replace("_", " ").split()]
     if words and words[0].islower():
         words[0] = words[0].capitalize()
-    text = " ".join(words) or metric
+    text = (" ".join(words) or metric) + (f": {column}" if column else "")
     return f"{text} ({evaluation})" if evaluation else text
 
 

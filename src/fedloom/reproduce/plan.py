@@ -21,7 +21,7 @@ from fedloom.experiment import Experiment, Form, Override, Settings, Shelf, Task
 from fedloom.experiment.faults import Faults, each_fault, stop_at
 from fedloom.experiment.lines import Key
 from fedloom.experiment.words import hint, value_text
-from fedloom.federation.metrics import METRICS
+from fedloom.federation.metrics import METRICS, base_name
 from fedloom.report.groups import direction
 from fedloom.types import Count, NonNegative
 
@@ -51,8 +51,8 @@ class Measure:
 
     metric: str = "accuracy"
     """A metric of the main evaluation, or EVALUATION/metric."""
-    statistic: Literal["weighted", "mean", "worst_tenth", "std", "min", "max"] = "weighted"
-    """Over the clients: the mean over their rows, over clients, the worst tenth, …"""
+    statistic: Literal["weighted", "mean", "worst_tenth", "std", "min", "max", "pooled"] = "weighted"
+    """Over the clients: the mean over their rows, over clients, the worst tenth, …; or of all rows together."""
     over: Count = 1
     """The mean over so many of the last rounds that were evaluated."""
     scale: Literal["plain", "percent", "thousandths"] = "plain"
@@ -350,7 +350,7 @@ class _Reader:
         return found
 
     def _check_measure(self, measure: Measure, at: Key) -> None:
-        metric = measure.metric.rpartition("/")[2]
+        metric = base_name(measure.metric.rpartition("/")[2])
         if metric not in METRICS and metric not in ("loss", "fidelity"):
             self.faults.add((*at, "metric"), f"has no metric {metric!r}; {hint(metric, METRICS)}")
         elif measure.better is None and direction(measure.metric) is None:
