@@ -48,7 +48,7 @@ def federate(
     * ``support``: the fraction of train, and of test, that is for adaptation; None makes no such splits.
     * ``target``: the share of clients that are kept out of training; the class lists say what each role may hold.
     * ``chronological``: test on each client's last rows rather than on a random sample.
-    * ``allow_empty``: a client may have no rows yet (its data will come in a stream).
+    * ``allow_empty``: a client may have no rows.
     """
     table = (load(table) if isinstance(table, str) else table).check()
     plan = make_partition(partition or usual_partition(table), **options)
