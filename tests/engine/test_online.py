@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 import fedloom
+from fedloom.channel import Channel
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import FLEETS, Distribution, Fleet
 from fedloom.engine.online import Online, Prequential
 from fedloom.engine.rounds import Rounds
 from fedloom.engine.selection import BySize, Uniform
 from fedloom.errors import ConfigError, RunError
-from fedloom.execution import Processes
+from fedloom.execution import Processes, Worker
 from fedloom.federation.data import SOURCE, TARGET
 from fedloom.federation.device import Device
 from fedloom.federation.metrics import METRICS
@@ -425,6 +426,24 @@ def test_a_model_of_ones_own_is_judged_before_it_is_trained() -> None:
                 rows += len(new)
         found = engine.step()["prequential"]
         assert (found["rows"], found["accuracy"]) == (rows, pytest.approx(hits / rows))
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_each_client_of_a_stack_may_be_judged_by_a_model_of_its_own(broken: bool) -> None:
+    problem = make_problem("mlp", sizes=(6, 5, 4))
+    worker = Worker(problem, Shaky(), Channel(), 0)
+    thetas = torch.randn(3, problem.model.n, generator=torch.Generator().manual_seed(0))
+    window, fresh = (np.zeros(3, dtype=np.int64), np.array([6, 4, 3])), (np.array([4, 4, 0]), np.array([2, 0, 3]))
+    task = {"clients": np.arange(3), "round": int(broken), "drop": True, "theta": thetas, "fresh": fresh}
+    task |= {"window": window, "moved": np.zeros(3, dtype=np.int64), "known": torch.zeros(3, dtype=torch.bool)}
+    secret = {"unicast": {"secret": torch.zeros(3)}, "memory": {}}
+    found = worker.client({"x": thetas[0]}, task | secret)["fresh"]
+    counts = [2, 0, 0] if broken else [2, 0, 3]  # in that round client 2 breaks down, and is judged on nothing
+    assert found["counts"].tolist() == counts
+    rows = [problem.data.splits["train"][i][a : a + n] for i, (a, n) in enumerate(zip(fresh[0], counts, strict=True))]
+    expected = [problem.model(thetas[i], problem.x[own]) for i, own in enumerate(rows) if len(own)]
+    torch.testing.assert_close(found["out"], torch.cat(expected))
+    assert torch.equal(found["y"], problem.y[torch.cat(rows)])
 
 
 def test_prequential_uses_the_metrics_of_the_first_evaluation() -> None:

@@ -50,7 +50,7 @@ def federate(
     * ``support``: the fraction of train, and of test, that is for adaptation; None makes no such splits.
     * ``target``: the share of clients that are kept out of training; the class lists say what each role may hold.
     * ``chronological``: test on each client's last rows rather than on a random sample; None: so for series alone.
-    * ``allow_empty``: a client may have no rows yet (its data will come in a stream).
+    * ``allow_empty``: a client may have no rows.
     * ``like``: scale as these data were scaled, so that a model that was trained on them can read the new ones.
 
     A table that asks for a scaling is scaled by its training rows (:class:`~fedloom.data.scaling.Scaling`).

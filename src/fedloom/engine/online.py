@@ -156,7 +156,8 @@ class Prequential:
         keys = np.concatenate(self._keys, 1)
         order = torch.from_numpy(np.lexsort((keys[1], keys[0])))
         out, y = torch.cat(self._out)[order], torch.cat(self._y)[order]
-        clients, owner, counts = torch.from_numpy(keys[0])[order].unique(return_inverse=True, return_counts=True)
+        ids, place, rows_of = np.unique(keys[0][order.numpy()], return_inverse=True, return_counts=True)
+        clients, owner, counts = (torch.from_numpy(column) for column in (ids, place, rows_of))
         data, loss = self.problem.data, self.problem.loss
         predictions = Predictions(out, y, owner, counts, data.task, loss.threshold)
         shown = predictions.original(data.y_scale, clients)

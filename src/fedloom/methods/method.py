@@ -74,7 +74,8 @@ class Method(ABC):
     exact: ClassVar[bool] = False
     """True: a lossy channel would break an invariant, so it is refused."""
     per_row: ClassVar[tuple[str, ...]] = ()
-    """Keys of the memory that hold one entry for each of the client's rows."""
+    """Keys of the memory that hold one entry for each of the client's rows; where rows keep arriving, those of the rows
+    that were there stay with them, and new rows have zeros."""
     evaluates: ClassVar[Literal["global", "personal", "adapted"]] = "global"
     """Which model is the method's product, and so what is evaluated unless the user says otherwise."""
 
