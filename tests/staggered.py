@@ -22,12 +22,15 @@ class Staggered:
     """All clients work all the time; client k's reply is there ``ticks[k]`` after it fetched the model.
 
     What happens at the same time: replies first, by client id, then a step of the server for each full ``buffer``, then
-    whoever answered fetches what there is.
+    whoever answered fetches what there is. What was broadcast comes as columns, unless ``apiece`` is False.
     """
 
-    def __init__(self, problem: Problem, method: Method, ticks: Sequence[float], buffer: int = 1) -> None:
+    def __init__(
+        self, problem: Problem, method: Method, ticks: Sequence[float], buffer: int = 1, apiece: bool = True
+    ) -> None:
         engine = start(problem, method, evaluations=())
         self.problem, self.method, self.ticks, self.buffer = problem, method, ticks, buffer
+        self.apiece = apiece
         self.base: Context = engine.context(0)
         self.state = engine.state
         self.t = 0
@@ -49,7 +52,9 @@ class Staggered:
     def fetch(self, client: int, now: float) -> None:
         """The client gets what there is, as columns."""
         ids = torch.tensor([client])
-        shared = {key: column(value) for key, value in self.method.broadcast(self.state, ids).items()}
+        shared = self.method.broadcast(self.state, ids)
+        if self.apiece:
+            shared = {key: column(value) for key, value in shared.items()}
         self.under_way[client] = (self.t, {**shared, **self.method.unicast(self.state, ids)})
         heapq.heappush(self.queue, (now + self.ticks[client], client))
 

@@ -36,7 +36,8 @@ class ADMM(Method):
 
     What a client contributes to z is m_i = ρ_i x_i + λ_i. Client and server both know it, and it moves only by what
     the server decoded. A client's price follows from it and from the z it is sent, λ_i = m_i − ρ_i z; so sampled,
-    lost, late and quantised replies delay the limit but do not move it. A client that never answered does not count.
+    lost, late, quantised and old replies delay the limit but do not move it. A client that never answered does not
+    count.
 
     For convex losses it converges for every ρ > 0. For networks nothing is guaranteed: subproblems are solved roughly,
     and have many solutions.
@@ -47,7 +48,8 @@ class ADMM(Method):
     rho_by: Literal["common", "size"] = "common"
     """ "common": ρ for each client; "size": ρ·n_i/n̄ for client i."""
     adaptive: bool = False
-    """Double or halve ρ when one relative residual is three times the other (residual balancing)."""
+    """Double or halve ρ when one relative residual is three times the other (residual balancing); not while replies
+    are answers to an older z."""
     adapt_rounds: Count = 100
     """Rounds after which an adaptive ρ stays as it is, so that it converges."""
     relaxation: Annotated[float, Interval(gt=0, lt=2)] = 1.0
@@ -150,7 +152,8 @@ class ADMM(Method):
         after = self._regulariser().prox(v, weight / held.sum())  # argmin Σw_i g(z) − ⟨Σm_i, z⟩ + Σρ_i/2 ‖z‖²
         after = torch.where(state["penalised"], after, v)
         residuals = self._residuals(replies, rho, state["held"][who], held, z, after)
-        adapts = self.adaptive and ctx.round < self.adapt_rounds
+        fresh = not bool(replies.staleness.any())  # residuals of old replies say nothing about ρ
+        adapts = self.adaptive and fresh and ctx.round < self.adapt_rounds
         return {
             **state,
             **residuals.booked(state, who, self.stop),
