@@ -45,12 +45,17 @@ if TYPE_CHECKING:
     from fedloom.methods import ADMM as ADMM
     from fedloom.methods import ADMMFedMeta as ADMMFedMeta
     from fedloom.methods import ADMMMetaExact as ADMMMetaExact
+    from fedloom.methods import ASOFed as ASOFed
+    from fedloom.methods import ASOFedD as ASOFedD
+    from fedloom.methods import ASOFedF as ASOFedF
     from fedloom.methods import Central as Central
     from fedloom.methods import FedAdagrad as FedAdagrad
     from fedloom.methods import FedAdam as FedAdam
+    from fedloom.methods import FedAsync as FedAsync
     from fedloom.methods import FedAvg as FedAvg
     from fedloom.methods import FedAvgM as FedAvgM
     from fedloom.methods import FedAvgMeta as FedAvgMeta
+    from fedloom.methods import FedBuff as FedBuff
     from fedloom.methods import FedMetaMAML as FedMetaMAML
     from fedloom.methods import FedMetaSGD as FedMetaSGD
     from fedloom.methods import FedOpt as FedOpt
@@ -98,12 +103,17 @@ _HOMES = {
     "ADMM": "fedloom.methods",
     "ADMMFedMeta": "fedloom.methods",
     "ADMMMetaExact": "fedloom.methods",
+    "ASOFed": "fedloom.methods",
+    "ASOFedD": "fedloom.methods",
+    "ASOFedF": "fedloom.methods",
     "Central": "fedloom.methods",
     "FedAdagrad": "fedloom.methods",
     "FedAdam": "fedloom.methods",
+    "FedAsync": "fedloom.methods",
     "FedAvg": "fedloom.methods",
     "FedAvgM": "fedloom.methods",
     "FedAvgMeta": "fedloom.methods",
+    "FedBuff": "fedloom.methods",
     "FedMetaMAML": "fedloom.methods",
     "FedMetaSGD": "fedloom.methods",
     "FedOpt": "fedloom.methods",
@@ -122,6 +132,9 @@ __all__ = [
     "FLEETS",
     "ADMMFedMeta",
     "ADMMMetaExact",
+    "ASOFed",
+    "ASOFedD",
+    "ASOFedF",
     "Adapted",
     "Central",
     "Channel",
@@ -129,9 +142,11 @@ __all__ = [
     "Evaluation",
     "FedAdagrad",
     "FedAdam",
+    "FedAsync",
     "FedAvg",
     "FedAvgM",
     "FedAvgMeta",
+    "FedBuff",
     "FedMetaMAML",
     "FedMetaSGD",
     "FedOpt",

@@ -24,7 +24,8 @@ def test_a_method_that_does_not_exist_is_answered_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"no method 'fedagv'; did you mean 'fedavg'\?"):
         lookup("fedagv")
     with pytest.raises(
-        ConfigError, match="no method 'xyz'; there are admm, admm-fedmeta, admm-meta-exact, central, fed"
+        ConfigError,
+        match="no method 'xyz'; there are admm, admm-fedmeta, admm-meta-exact, aso-fed, aso-fed-d, aso-fed-f, central",
     ):
         lookup("xyz")
     assert lookup("fedavg").cls is FedAvg

@@ -30,6 +30,7 @@ from fedloom.conformance.taps import OnlySums, Tap, TappedSerial
 from fedloom.engine import checkpoint
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.run import Run, train
+from fedloom.engine.selection import All, Chosen, Selection
 from fedloom.engine.store import MemoryStore
 from fedloom.errors import ConfigError
 from fedloom.execution import Executor, Processes, Serial
@@ -37,7 +38,7 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
 from fedloom.methods.method import stateful
-from fedloom.types import Memory
+from fedloom.types import Memory, Message
 
 Check = Callable[[Subject], Finding]
 
@@ -158,12 +159,15 @@ def resumed(subject: Subject) -> Finding:
 def order(subject: Subject) -> Finding:
     """Clients under other ids find the same models."""
     problem, found = subject.declaration.table(torch.float64), []
-    shuffled = torch.from_numpy(Draw(1).generator("order").permutation(problem.data.clients))
-    for names in (torch.arange(problem.data.clients), shuffled):
-        with subject.walking(relabelled(problem, names), subject.full()) as walk:
-            for _ in range(10):
+    clients = problem.data.clients
+    shuffled = torch.from_numpy(Draw(1).generator("order").permutation(clients))
+    for names in (torch.arange(clients), shuffled):
+        ids = torch.argsort(names)
+        select, rounds = (_in_turn(ids), 2 * clients) if subject.declaration.one_by_one else (All(), 10)
+        with subject.walking(relabelled(problem, names), subject.full(), select=select) as walk:
+            for _ in range(rounds):
                 walk.step()
-            found.append(product(walk, torch.argsort(names)))
+            found.append(product(walk, ids))
     off = apart(found[1], found[0])
     return Finding.within(off, 1e-10, "greatest difference after relabelling the clients")
 
@@ -296,6 +300,38 @@ def effort(subject: Subject) -> Finding:
     return Finding(fewer, share, f"half the effort is {share:.0%} of the gradient evaluations; every client must save")
 
 
+def work(subject: Subject) -> Finding:
+    """A method that says beforehand how many gradients its clients compute is right, with and without mini-batches."""
+    problem, off = subject.declaration.table(torch.float32), 0
+    for method in (subject.batches(), subject.full()):
+        with subject.walking(problem, method) as walk:
+            moment = Moment.after(walk, 1)
+            device = moment.stack()
+            said = method.work(device.sizes())
+            if said is None:
+                return Finding(True, None, "known only when a client is done, as it says")
+            method.client(device, moment.received(), moment.memory())
+            off = max(off, int(np.abs(said - device.evaluations).max()))
+    return Finding(off == 0, off, f"a client's gradient evaluations are up to {off} off what was said beforehand")
+
+
+def columns(subject: Subject) -> Finding:
+    """Clients of a stack answer the same when each has fetched for itself: all that they received is then a column."""
+    if subject.method.needs_rounds is not None:
+        return Finding(True, None, f"it needs rounds: {subject.method.needs_rounds}")
+    with subject.walking(subject.declaration.table(torch.float32), subject.batches()) as walk:
+        moment = Moment.after(walk, 2)
+        ids = torch.from_numpy(moment.ids)
+        shared = moment.method.broadcast(walk.state, ids)
+        apiece = {**moment.received(), **{key: _column(value, len(ids)) for key, value in shared.items()}}
+        replies, firsts = [], []
+        for received in (moment.received(), apiece):
+            replies.append(_client_half(moment, None, received))
+            firsts.append(moment.method.client_init(moment.stack(), received))
+        off = max(difference(replies[1], replies[0]), difference(firsts[1], firsts[0]))
+    return Finding.within(off, 1e-6, "greatest difference between what all received and what each received")
+
+
 def sums(subject: Subject) -> Finding:
     """A method that says that sums of the replies are enough for it gets nothing else, and comes to the same state."""
     if subject.method.reduce == "each":
@@ -324,6 +360,8 @@ CHECKS: dict[str, Check] = {
     "seeds": seeds,
     "effort": effort,
     "sums": sums,
+    "work": work,
+    "columns": columns,
 }
 """The checks that every method goes through, by name."""
 
@@ -350,11 +388,22 @@ def _bits(different: list[str], who: str) -> Finding:
     return Finding(not different, float(len(different)), what)
 
 
-def _client_half(moment: Moment, position: int | None) -> dict[str, Tensor]:
+def _in_turn(clients: Tensor) -> Selection:
+    """One client a round, in this order."""
+    return Chosen(lambda _, ctx: [int(clients[ctx.round % len(clients)])])
+
+
+def _column(value: Tensor, clients: int) -> Tensor:
+    """What was sent to all, as each of so many clients has it."""
+    return value.expand(clients, *(value.shape or (1,)))
+
+
+def _client_half(moment: Moment, position: int | None, received: Message | None = None) -> dict[str, Tensor]:
     """Everything that the client's functions give, for the stack or for one client that is no stack."""
     method = moment.method
     if position is None:
-        device, received, memory = moment.stack(), moment.received(), moment.memory()
+        device, memory = moment.stack(), moment.memory()
+        received = moment.received() if received is None else received
     else:
         device, received, memory = moment.alone(position)
     reply, provisional = method.client(device, received, memory)

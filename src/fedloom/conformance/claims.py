@@ -85,6 +85,9 @@ class Declaration:
     """Hyper-parameters for the checks without a known answer: several steps of mini-batches, if it has such."""
     full: Mapping[str, Any] = field(default_factory=dict)
     """What makes it deterministic instead (full-batch steps), for the check that the clients' order does not matter."""
+    one_by_one: bool = False
+    """Whether its server takes the replies of a step one after the other, so that their order matters: clients then
+    answer one at a time in the check that their ids do not."""
     divisible: bool = True
     """Whether a slow client can do a part of its work."""
     excused: Mapping[str, str] = field(default_factory=dict)

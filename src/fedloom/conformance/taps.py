@@ -65,7 +65,7 @@ class OnlySums(Replies):
     """Replies of which only weighted sums can be had, as a secure sum would give them."""
 
     def __init__(self, replies: Replies) -> None:
-        super().__init__(replies.clients, replies.sizes, {})
+        super().__init__(replies.clients, replies.sizes, {}, replies.staleness)
         object.__setattr__(self, "sealed", replies)
 
     sealed: Replies

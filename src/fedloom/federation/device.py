@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from fedloom.federation.problem import Problem
 
 Floats = npt.NDArray[np.float64]
+Carry = dict[str, Tensor]
+"""What clients take along from one local step to the next, one row a client."""
 Product = Callable[[Vector], Vector]
 """v ↦ Hv with a Hessian that nobody ever writes down."""
 _INNER = Inner()
@@ -68,6 +70,8 @@ class Device:
         """Gradient evaluations of single rows so far, of each client."""
         self.step = 0
         """The local step that is under way, for error messages."""
+        self._scanned = 0
+        """Steps of a ``scan`` that are behind: each has a dropout of its own."""
 
     def span(self, split: str = "train") -> Span:
         """Where the rows are that each client has."""
@@ -270,6 +274,36 @@ class Device:
         y = torch.empty_like(y).index_copy_(0, order, y) if sort else y if self.problem.kernel.stacks else y.clone()
         return (y if self.stacked else y[0]), self._column(count)
 
+    def scan(
+        self,
+        step: Callable[[Carry, Rows], Carry],
+        carry: Carry,
+        batch: int | None = None,
+        epochs: int = 1,
+        steps: int | None = None,
+        *,
+        split: str = "train",
+    ) -> tuple[Carry, Tensor]:
+        """Local steps of any kind, carry ← step(carry, rows); gives the last carry and the number of steps K.
+
+        For methods whose clients keep more from step to step than a model. Rows are those that ``sgd`` would take, and
+        a slow client's ``effort`` or ``budget`` cuts its steps too: what it carries then stays as it is.
+        """
+        count = steps_of(self.sizes(split), batch, epochs, steps, self.effort, self.budget)
+        plan = Plan.of(self.problem.data.splits[split], self.clients, self.draw, batch, count)
+        last: tuple[Step, Rows] | None = None
+        for self.step, taken in enumerate(plan, 1):
+            if last is None or last[0] is not taken:  # full-batch steps come back with the same object
+                last = (taken, self._spread(taken, plan))
+            self._scanned = self.step - 1
+            after = step(carry, last[1])
+            if taken.active < len(self.clients):
+                busy = self._column(count) >= self.step
+                after = {key: torch.where(busy, value, carry[key]) for key, value in after.items()}
+            carry = after
+        self._scanned = 0
+        return carry, self._column(count)
+
     def prox(self, v: Vector, rho: float | Tensor, start: Vector | None = None, how: Inner = _INNER) -> Vector:
         """argmin f_i(x) + (ρ/2)‖x − v‖² over all training rows, by the solver that ``how`` names.
 
@@ -342,7 +376,7 @@ class Device:
             yield
             return
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(self.draw.words("dropout", self.clients[which], 1)[0] >> np.uint64(1)))
+            torch.manual_seed(int(self.draw.words("dropout", self.clients[which], 1, self._scanned)[0] >> np.uint64(1)))
             yield
 
     def _groups(self, rows: Rows) -> Iterator[tuple[slice, Rows]]:

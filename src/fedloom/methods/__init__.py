@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from fedloom.errors import ConfigError
 from fedloom.methods.admm import ADMM
 from fedloom.methods.admm_fedmeta import ADMMFedMeta, ADMMMetaExact
+from fedloom.methods.aso_fed import ASOFed, ASOFedD, ASOFedF
 from fedloom.methods.central import Central
+from fedloom.methods.fedasync import FedAsync
 from fedloom.methods.fedavg import FedAvg
+from fedloom.methods.fedbuff import FedBuff
 from fedloom.methods.fedmeta import FedAvgMeta, FedMetaMAML, FedMetaSGD
 from fedloom.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedYogi
 from fedloom.methods.fedprox import FedProx
@@ -25,14 +28,19 @@ __all__ = [
     "REGISTER",
     "ADMMFedMeta",
     "ADMMMetaExact",
+    "ASOFed",
+    "ASOFedD",
+    "ASOFedF",
     "Central",
     "Context",
     "Entry",
     "FedAdagrad",
     "FedAdam",
+    "FedAsync",
     "FedAvg",
     "FedAvgM",
     "FedAvgMeta",
+    "FedBuff",
     "FedMetaMAML",
     "FedMetaSGD",
     "FedOpt",
@@ -107,6 +115,24 @@ register("fedavgm", FedAvgM, "optimisation", "Hsu et al., 2019", "FedAvg with mo
 register("fedadagrad", FedAdagrad, "optimisation", _REDDI, "Adagrad at the server: steps that only ever fall")
 register("fedyogi", FedYogi, "optimisation", _REDDI, "Yogi at the server: steps that rise slowly again")
 register("fedadam", FedAdam, "optimisation", _REDDI, "Adam at the server: steps by a fading average of squares")
+register(
+    "fedasync",
+    FedAsync,
+    "asynchronous",
+    "Xie, Koyejo and Gupta, 2019",
+    "each reply mixed in as it arrives, the older the less",
+)
+register(
+    "fedbuff",
+    FedBuff,
+    "asynchronous",
+    "Nguyen et al., AISTATS 2022",
+    "a step whenever so many replies are there, whoever they are from",
+)
+_YUJING = "Chen et al., IEEE Big Data 2020"
+register("aso-fed", ASOFed, "asynchronous", _YUJING, "clients whose rows keep arriving, each with a model of its own")
+register("aso-fed-d", ASOFedD, "asynchronous", _YUJING, "the same without longer steps for slow clients")
+register("aso-fed-f", ASOFedF, "asynchronous", _YUJING, "the same without feature learning at the server")
 register("local", Local, "pole", "–", "every client alone, no cooperation")
 register("central", Central, "pole", "–", "all training data pooled in one place")
 register(

@@ -15,13 +15,14 @@ import torch
 from annotated_types import Interval
 from torch import Tensor
 
+from fedloom.federation.batches import evaluations_of, steps_of
 from fedloom.federation.device import Device
 from fedloom.federation.problem import Problem
 from fedloom.federation.regularisers import Regulariser, RegulariserName, regulariser_for
 from fedloom.federation.replies import Replies, Weighting
 from fedloom.federation.residuals import Residuals, reported, settled
 from fedloom.federation.solvers import Inner, SolverName, linear_layer, solver_for
-from fedloom.methods.method import Context, Method
+from fedloom.methods.method import Context, Ints, Method
 from fedloom.types import Count, Fraction, Memory, Message, NonNegative, Positive, State, Vector
 
 
@@ -35,7 +36,8 @@ class ADMM(Method):
 
     What a client contributes to z is m_i = ρ_i x_i + λ_i. Client and server both know it, and it moves only by what
     the server decoded. A client's price follows from it and from the z it is sent, λ_i = m_i − ρ_i z; so sampled,
-    lost, late and quantised replies delay the limit but do not move it. A client that never answered does not count.
+    lost, late, quantised and old replies delay the limit but do not move it. A client that never answered does not
+    count.
 
     For convex losses it converges for every ρ > 0. For networks nothing is guaranteed: subproblems are solved roughly,
     and have many solutions.
@@ -46,7 +48,8 @@ class ADMM(Method):
     rho_by: Literal["common", "size"] = "common"
     """ "common": ρ for each client; "size": ρ·n_i/n̄ for client i."""
     adaptive: bool = False
-    """Double or halve ρ when one relative residual is three times the other (residual balancing)."""
+    """Double or halve ρ when one relative residual is three times the other (residual balancing); not while replies
+    are answers to an older z."""
     adapt_rounds: Count = 100
     """Rounds after which an adaptive ρ stays as it is, so that it converges."""
     relaxation: Annotated[float, Interval(gt=0, lt=2)] = 1.0
@@ -94,6 +97,13 @@ class ADMM(Method):
                 stacklevel=1,  # one place, so that a run says it once however often it is checked
             )
 
+    def work(self, rows: Ints) -> Ints | None:
+        if self.solver == "exact":
+            return rows
+        if self.solver != "gradient":  # these stop when they are content
+            return None
+        return evaluations_of(rows, self.batch, steps_of(rows, self.batch, self.epochs, self.steps, None, None))
+
     def server_init(self, ctx: Context) -> State:
         z, clients = ctx.theta0, len(ctx.sizes)
         owners = ctx.sizes[ctx.sizes > 0].double()
@@ -122,11 +132,11 @@ class ADMM(Method):
         penalty = rho / size if self.weighting == "size" else rho
         x = device.prox(z - price / rho, penalty, memory["x"] if self.warm_start else z, self._inner())
         reply = {
-            "dm": self.relaxation * rho * (x - z),
+            "dm": self.relaxation * rho * (x - z) + (rho - memory["rho"]) * z,  # m_i⁺ − m_i
             "gap": (x - z).square().sum(-1, keepdim=True),
             "price": price.square().sum(-1, keepdim=True),
         }
-        return reply, {"m": price + rho * z, "rho": rho, "x": x}
+        return reply, {"m": memory["m"], "rho": rho, "x": x}
 
     def settle(self, device: Device, memory: Memory, sent: Message, inbox: Message) -> Memory:
         return {**memory, "m": memory["m"] + sent["dm"]}  # m_i = ρ_i x_i + λ_i, as the server decoded it
@@ -135,14 +145,15 @@ class ADMM(Method):
         z, who = state["z"], replies.clients
         sizes = ctx.sizes.double() / state["rows"].double()
         rho = self._rho(state["rho"].double(), sizes[who]).expand(len(who))
-        m = state["m"] + replies.sum("dm") + (rho - state["held"][who]).sum() * z
+        m = state["m"] + replies.sum("dm")
         held = state["held"].index_copy(0, who, rho)
         weight = sizes[held > 0].sum() if self.weighting == "size" else (held > 0).sum()
         v = m / held.sum()
         after = self._regulariser().prox(v, weight / held.sum())  # argmin Σw_i g(z) − ⟨Σm_i, z⟩ + Σρ_i/2 ‖z‖²
         after = torch.where(state["penalised"], after, v)
-        residuals = self._residuals(replies, rho, held, z, after)
-        adapts = self.adaptive and ctx.round < self.adapt_rounds
+        residuals = self._residuals(replies, rho, state["held"][who], held, z, after)
+        fresh = not bool(replies.staleness.any())  # residuals of old replies say nothing about ρ
+        adapts = self.adaptive and fresh and ctx.round < self.adapt_rounds
         return {
             **state,
             **residuals.booked(state, who, self.stop),
@@ -152,11 +163,14 @@ class ADMM(Method):
             "rho": residuals.balanced(state["rho"], self._noise(z)) if adapts else state["rho"],
         }
 
-    def _residuals(self, replies: Replies, rho: Tensor, held: Tensor, z: Vector, after: Vector) -> Residuals:
+    def _residuals(
+        self, replies: Replies, rho: Tensor, before: Tensor, held: Tensor, z: Vector, after: Vector
+    ) -> Residuals:
         """√Σ‖x_i − z⁺‖² and √(Σρ_i²)·‖z⁺ − z‖; who did not answer is taken to be like those who did."""
         count, step = len(replies.clients), after - z
         clients = (held > 0).sum().double()
-        towards = replies.sum("dm", 1 / (self.relaxation * rho))  # Σ (x_i − z)
+        share = 1 / (self.relaxation * rho)
+        towards = replies.sum("dm", share) - ((rho - before) * share).sum() * z  # Σ (x_i − z)
         gap = replies.sum("gap")[0] - 2 * towards @ step + count * (step @ step)
         prices = replies.sum("price")[0].double().clamp(min=0)
         return Residuals(

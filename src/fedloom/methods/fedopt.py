@@ -12,10 +12,9 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from annotated_types import Interval
 from torch import Tensor
 
 from fedloom.errors import ConfigError
@@ -25,9 +24,8 @@ from fedloom.federation.replies import Replies, Weighting
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.method import Context, Method
 from fedloom.methods.training import LocalTraining
-from fedloom.types import Memory, Message, NonNegative, Positive, State, Vector
+from fedloom.types import Decay, Memory, Message, NonNegative, Positive, State, Vector
 
-Decay = Annotated[float, Interval(ge=0, lt=1)]
 Squares = Literal["momentum", "mean"]
 Correction = Literal["adam", "flower"]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedloom.federation.device import Device
 from fedloom.federation.replies import Replies, Weighting
 from fedloom.federation.schedules import Rate, rate_at
-from fedloom.methods.method import Context, Method
+from fedloom.methods.method import Context, Ints, Method
 from fedloom.types import Memory, Message, State
 
 
@@ -25,6 +25,9 @@ class FedSGD(Method):
     """η, the server's step size, or a schedule of it such as "cosine:0.1:0.001:200"."""
     weighting: Weighting = "size"
     """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean."""
+
+    def work(self, rows: Ints) -> Ints | None:
+        return rows
 
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0}

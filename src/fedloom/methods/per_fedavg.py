@@ -9,16 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.federation.batches import evaluations_of
 from fedloom.federation.device import Device
 from fedloom.federation.meta import Meta
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies, Weighting
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.adapting import MetaLearning, norm, whole_gradient
-from fedloom.methods.method import Context
+from fedloom.methods.method import Context, Ints
 from fedloom.types import Count, Memory, Message, Positive, State
 
 
@@ -48,6 +50,12 @@ class PerFedAvg(MetaLearning):
     def check(self, problem: Problem) -> None:
         if self.episodes == "split" or self.gradient_norm:
             super().check(problem)
+
+    def work(self, rows: Ints) -> Ints | None:
+        if self.episodes == "split":  # it depends on how the rows are split
+            return None
+        each = evaluations_of(rows, self.batch, np.where(rows > 0, self.steps, 0))
+        return each * {"first": 2, "difference": 4, "exact": 5}[self.order]  # to adapt, to judge, second derivatives
 
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0}

@@ -15,12 +15,13 @@ from torch import Tensor
 from fedloom.federation.device import Device
 from fedloom.federation.replies import Replies
 from fedloom.federation.schedules import Rate, rate_at
-from fedloom.methods.method import Context, Method
-from fedloom.types import Count, Memory, Message, State
+from fedloom.methods.method import Context, Ints
+from fedloom.methods.training import LocalSteps
+from fedloom.types import Memory, Message, State
 
 
 @dataclass(frozen=True)
-class Scaffold(Method):
+class Scaffold(LocalSteps):
     """Local steps corrected by the difference between what all clients and what this client pull towards.
 
     The control c_i estimates ∇f_i; with it clients that differ do not drift apart, and the limit is the optimum of the
@@ -31,14 +32,12 @@ class Scaffold(Method):
     """η_l, the local step size, or a schedule of it such as "cosine:0.1:0.001:200"."""
     server_lr: Rate = 1.0
     """η_g, the server's step size, or a schedule of it."""
-    batch: Count | None = 32
-    """Rows of a mini-batch; none: all rows of the client."""
-    epochs: Count = 1
-    """Passes over the client's rows in a round."""
-    steps: Count | None = None
-    """K, exactly so many local steps a round instead of epochs."""
     option: Literal["I", "II"] = "II"
     """How c_i is renewed: I, the gradient at the server's model; II, from the steps just taken."""
+
+    def work(self, rows: Ints) -> Ints | None:
+        steps = super().work(rows)
+        return steps + rows if steps is not None and self.option == "I" else steps
 
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0, "c": torch.zeros_like(ctx.theta0)}
@@ -51,7 +50,7 @@ class Scaffold(Method):
 
     def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x, c, c_i = received["x"], received["c"], memory["c"]
-        lr = rate_at(self.lr, device.round)  # η_l of this round
+        lr = self.rate(device)  # η_l of this round
         y, K = device.sgd(x, lr, self.batch, self.epochs, self.steps, shift=c - c_i)  # line 10
         c_new = device.grad(x) if self.option == "I" else c_i - c + (x - y) / (K * lr)  # line 12, I and II
         return {"dx": y - x, "dc": c_new - c_i}, memory

@@ -40,6 +40,10 @@ class SharingADMM(Method):
     layout = "features"
     usual_rounds = 2000
     usual_dtype = "float64"
+    needs_rounds = (
+        "at each step of its server the common price moves by what all parties' scores add up to; answers to an older "
+        "price would be charged again and again, and it diverges where rounds converge"
+    )
 
     rho: Positive = 0.1
     """ρ, the penalty for disagreement."""

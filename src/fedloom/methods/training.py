@@ -16,8 +16,8 @@ from fedloom.types import Count, Vector
 
 
 @dataclass(frozen=True)
-class LocalTraining(Method):
-    """A method whose clients train from a given model; gives it the usual hyper-parameters."""
+class LocalSteps(Method):
+    """A method whose clients take gradient steps of their own; gives it the usual hyper-parameters."""
 
     lr: Rate = 0.1
     """η, the local step size, or a schedule of it such as "cosine:0.1:0.001:200"."""
@@ -27,8 +27,6 @@ class LocalTraining(Method):
     """E, passes over the client's rows in a round."""
     steps: Count | None = None
     """K, exactly so many local steps a round instead of epochs."""
-    optimiser: Literal["sgd", "momentum", "adam"] = "sgd"
-    """The client's optimiser, started afresh each round."""
 
     def work(self, rows: Ints) -> Ints | None:
         return evaluations_of(rows, self.batch, steps_of(rows, self.batch, self.epochs, self.steps, None, None))
@@ -36,6 +34,14 @@ class LocalTraining(Method):
     def rate(self, device: Device) -> float:
         """η in this round."""
         return rate_at(self.lr, device.round)
+
+
+@dataclass(frozen=True)
+class LocalTraining(LocalSteps):
+    """A method whose clients train from a given model, by an optimiser of their choice."""
+
+    optimiser: Literal["sgd", "momentum", "adam"] = "sgd"
+    """The client's optimiser, started afresh each round."""
 
     def train(
         self,

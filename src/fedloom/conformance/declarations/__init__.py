@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedloom.conformance.claims import Declaration
 from fedloom.conformance.declarations.adaptive import FEDADAGRAD, FEDADAM, FEDAVGM, FEDOPT, FEDYOGI
 from fedloom.conformance.declarations.admm import ADMM
+from fedloom.conformance.declarations.asynchronous import ASO_FED, ASO_FED_D, ASO_FED_F, FEDASYNC, FEDBUFF
 from fedloom.conformance.declarations.averaging import FEDAVG, FEDSGD
 from fedloom.conformance.declarations.corrections import FEDPROX, SCAFFOLD
 from fedloom.conformance.declarations.meta import (
@@ -28,6 +29,11 @@ DECLARATIONS: dict[str, Declaration] = {
     "fedadagrad": FEDADAGRAD,
     "fedyogi": FEDYOGI,
     "fedadam": FEDADAM,
+    "fedasync": FEDASYNC,
+    "fedbuff": FEDBUFF,
+    "aso-fed": ASO_FED,
+    "aso-fed-d": ASO_FED_D,
+    "aso-fed-f": ASO_FED_F,
     "local": LOCAL,
     "central": CENTRAL,
     "admm": ADMM,

@@ -41,7 +41,7 @@ def momentum_step(known: Known, method: Any, x: Tensor) -> Tensor:
     y = x.repeat(len(known.clients), 1)
     m = torch.zeros_like(y)
     for _ in range(method.steps):
-        m = 0.9 * m + _slopes(known, y)
+        m = 0.9 * m + slopes(known, y)
         y = y - method.lr * m
     return known.weights(method.weighting) @ y
 
@@ -51,7 +51,7 @@ def adam_step(known: Known, method: Any, x: Tensor) -> Tensor:
     y = x.repeat(len(known.clients), 1)
     m, v = torch.zeros_like(y), torch.zeros_like(y)
     for k in range(1, method.steps + 1):
-        g = _slopes(known, y)
+        g = slopes(known, y)
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
         y = y - method.lr * (m / (1 - 0.9**k)) / ((v / (1 - 0.999**k)).sqrt() + 1e-8)
     return known.weights(method.weighting) @ y
@@ -83,11 +83,11 @@ def hurried_limit(known: Known, method: Any) -> Tensor:
 
 def gradient_step(known: Known, method: Any, x: Tensor) -> Tensor:
     """A step of gradient descent on quadratics: x − η Σ w_i A_i (x − x_i*)."""
-    slope: Tensor = known.weights(method.weighting) @ _slopes(known, x)
+    slope: Tensor = known.weights(method.weighting) @ slopes(known, x)
     return x - slope * float(method.lr)
 
 
-def _slopes(known: Known, x: Tensor) -> Tensor:
+def slopes(known: Known, x: Tensor) -> Tensor:
     """∇f_i = A_i (x_i − x_i*) of each client, at one point or at one a client."""
     return (known.hessians @ (x - known.optima).unsqueeze(-1)).squeeze(-1)
 

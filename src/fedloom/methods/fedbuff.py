@@ -1,0 +1,43 @@
+"""FedBuff.
+
+J. Nguyen, K. Malik, H. Zhan, A. Yousefpour, M. Rabbat, M. Malek and D. Huba, "Federated learning with buffered
+asynchronous aggregation", AISTATS 2022, Algorithm 1. https://arxiv.org/abs/2106.06639
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedloom.federation.replies import Replies, Weighting
+from fedloom.federation.schedules import Rate, rate_at
+from fedloom.federation.staleness import constant, polynomial
+from fedloom.methods.fedopt import ClientOptimised
+from fedloom.methods.method import Context
+from fedloom.types import State
+
+
+@dataclass(frozen=True)
+class FedBuff(ClientOptimised):
+    """The server gathers K replies, whoever they are from and however old, and steps by the mean of their moves.
+
+    Nobody waits for the slowest client, and the server still sees only sums, as secure aggregation needs.
+    """
+
+    usual_schedule = "async"
+    usual_buffer = 10
+
+    server_lr: Rate = 1.0
+    """η_g, the server's step size, or a schedule of it such as "step:1:50:0.5"."""
+    staleness: Literal["root", "none"] = "root"
+    """What a move counts for when the server took τ steps since its client fetched: 1/√(1 + τ), or 1 always."""
+    weighting: Weighting = "uniform"
+    """ "uniform": each reply 1/K (the paper); "size": n_k/Σn over the replies of the buffer."""
+
+    def server_init(self, ctx: Context) -> State:
+        return {"x": ctx.theta0}
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        worth = constant(replies.staleness) if self.staleness == "none" else polynomial(replies.staleness, 0.5)
+        mean = replies.sum("dx", replies.weights(self.weighting) * worth)  # (1/K) Σ Δ_i/√(1 + τ_i)
+        return {"x": state["x"] + rate_at(self.server_lr, ctx.round) * mean}

@@ -1,0 +1,106 @@
+"""An asynchronous run written by hand, as a second opinion: replies come one by one, made from states of long ago."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.federation.problem import Problem
+from fedloom.federation.randomness import Draw
+from fedloom.federation.replies import Replies
+from fedloom.methods.method import Context, Method, stateful
+from fedloom.types import Memory, Message, Vector
+from problems import start
+
+
+class Staggered:
+    """All clients work all the time; client k's reply is there ``ticks[k]`` after it fetched the model.
+
+    What happens at the same time: replies first, by client id, then a step of the server for each full ``buffer``, then
+    whoever answered fetches what there is. What was broadcast comes as columns, unless ``apiece`` is False.
+    """
+
+    def __init__(
+        self, problem: Problem, method: Method, ticks: Sequence[float], buffer: int = 1, apiece: bool = True
+    ) -> None:
+        engine = start(problem, method, evaluations=())
+        self.problem, self.method, self.ticks, self.buffer = problem, method, ticks, buffer
+        self.apiece = apiece
+        self.base: Context = engine.context(0)
+        self.state = engine.state
+        self.t = 0
+        """Steps of the server."""
+        self.memories: dict[int, Memory] = {}
+        self.held: list[tuple[int, int, Message]] = []
+        """Replies that wait for the buffer to be full: who, when fetched, what."""
+        self.under_way: dict[int, tuple[int, Message]] = {}
+        self.queue: list[tuple[float, int]] = []
+        self.staleness: list[int] = []
+        """Of every reply so far."""
+        for client in range(problem.data.clients):
+            self.fetch(client, 0.0)
+
+    def context(self) -> Context:
+        """What the server knows now."""
+        return replace(self.base, round=self.t, draw=Draw(0, self.t))
+
+    def fetch(self, client: int, now: float) -> None:
+        """The client gets what there is, as columns."""
+        ids = torch.tensor([client])
+        shared = self.method.broadcast(self.state, ids)
+        if self.apiece:
+            shared = {key: column(value) for key, value in shared.items()}
+        self.under_way[client] = (self.t, {**shared, **self.method.unicast(self.state, ids)})
+        heapq.heappush(self.queue, (now + self.ticks[client], client))
+
+    def instant(self) -> None:
+        """All that happens at the next time at which something does: replies, steps of the server, fetching."""
+        now = self.queue[0][0]
+        free = []
+        while self.queue and self.queue[0][0] == now:
+            client = heapq.heappop(self.queue)[1]
+            self.answer(client)
+            free.append(client)
+        while len(self.held) >= self.buffer:
+            self.step()
+        for client in free:
+            self.fetch(client, now)
+
+    def answer(self, client: int) -> None:
+        """The client's work on what it fetched."""
+        fetched, received = self.under_way.pop(client)
+        device = self.problem.device(np.array([client]), Draw(0, fetched), delay=np.array([self.ticks[client]]))
+        memory: Memory = {}
+        if stateful(self.method):
+            memory = self.memories.get(client) or self.method.client_init(device, received)
+        reply, memory = self.method.client(device, received, memory)
+        self.memories[client] = self.method.settle(device, memory, reply, received)
+        self.held.append((client, fetched, reply))
+
+    def step(self) -> None:
+        """The server's step on the replies that came first, in order of client id."""
+        taken, self.held = sorted(self.held[: self.buffer], key=lambda one: one[:2]), self.held[self.buffer :]
+        clients = torch.tensor([client for client, _, _ in taken])
+        columns = {key: torch.cat([reply[key] for _, _, reply in taken]) for key in taken[0][2]}
+        staleness = torch.tensor([self.t - fetched for _, fetched, _ in taken])
+        replies = Replies(clients, self.base.sizes[clients], columns, staleness)
+        self.state = self.method.server(self.state, replies, self.context())
+        self.staleness += staleness.tolist()
+        self.t += 1
+
+    def run(self, steps: int) -> Vector:
+        """The model once the server has taken so many more steps."""
+        until = self.t + steps
+        while self.t < until:
+            self.instant()
+        return self.method.model(self.state)
+
+
+def column(value: Tensor) -> Tensor:
+    """What was broadcast, as a client of a stack gets it that fetched alone."""
+    return value.reshape(1, 1) if value.dim() == 0 else value[None]
