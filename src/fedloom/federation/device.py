@@ -289,8 +289,9 @@ class Device:
         For methods whose clients keep more from step to step than a model. Rows are those that ``sgd`` would take, and
         a slow client's ``effort`` or ``budget`` cuts its steps too: what it carries then stays as it is.
         """
-        count = steps_of(self.sizes(split), batch, epochs, steps, self.effort, self.budget)
-        plan = Plan.of(self.problem.data.splits[split], self.clients, self.draw, batch, count)
+        span = self.span(split)
+        count = steps_of(span.sizes, batch, epochs, steps, self.effort, self.budget)
+        plan = Plan.of(span, self.clients, self.draw, batch, count)
         last: tuple[Step, Rows] | None = None
         for self.step, taken in enumerate(plan, 1):
             if last is None or last[0] is not taken:  # full-batch steps come back with the same object
