@@ -127,6 +127,7 @@ def test_the_server_knows_what_it_was_told() -> None:
     book.tell(ids[:1], book.windows(ids[:1], 3)[1])
     assert book.sizes.tolist() == [5, 1, 1]
     assert before.tolist() == [2, 1, 1]
+    assert online((10, 4), Stream(start=0.5, rate=1), storage=3).sizes.tolist() == [3, 2]
     late = online((3, 4), Stream(start=0, rate="uniform:0.1:0.5"))
     opens = late.opens(np.arange(2), 0.0)
     assert opens == late.arrivals.first(np.arange(2)).min() > 0

@@ -57,7 +57,7 @@ class Fleet:
     @property
     def instant(self) -> bool:
         """Whether a round takes no time: computing and messages cost nothing, and nobody is waited for."""
-        nothing = self.delay_down.zero and self.delay_up.zero
+        nothing = self.delay_down.nought and self.delay_up.nought
         rates = (self.speed, self.bandwidth_down, self.bandwidth_up)
         waits = self.deadline is not None and (self.dropout > 0 or self.loss > 0)
         return nothing and not waits and all(rate == Distribution("constant", math.inf) for rate in rates)

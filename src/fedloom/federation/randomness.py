@@ -65,7 +65,7 @@ class Draw:
     def uniform(
         self, purpose: str, clients: npt.ArrayLike, count: int, lane: npt.ArrayLike = 0
     ) -> npt.NDArray[np.float64]:
-        """Uniform numbers in [0, 1) for each client: shape (*clients.shape, count)."""
+        """Uniform numbers in [0, 1) for each client: shape (*clients.shape, count); ``lane`` as for ``words``."""
         return (self.words(purpose, clients, count, lane) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def normal(self, purpose: str, clients: npt.ArrayLike, count: int) -> npt.NDArray[np.float64]:
