@@ -127,6 +127,7 @@ def test_the_server_knows_what_it_was_told() -> None:
     book.tell(ids[:1], book.windows(ids[:1], 3)[1])
     assert book.sizes.tolist() == [5, 1, 1]
     assert before.tolist() == [2, 1, 1]
+    assert online((10, 4), Stream(start=0.5, rate=1), storage=3).sizes.tolist() == [3, 2]
     late = online((3, 4), Stream(start=0, rate="uniform:0.1:0.5"))
     opens = late.opens(np.arange(2), 0.0)
     assert opens == late.arrivals.first(np.arange(2)).min() > 0
@@ -434,7 +435,14 @@ def test_each_client_of_a_stack_may_be_judged_by_a_model_of_its_own(broken: bool
     worker = Worker(problem, Shaky(), Channel(), 0)
     thetas = torch.randn(3, problem.model.n, generator=torch.Generator().manual_seed(0))
     window, fresh = (np.zeros(3, dtype=np.int64), np.array([6, 4, 3])), (np.array([4, 4, 0]), np.array([2, 0, 3]))
-    task = {"clients": np.arange(3), "round": int(broken), "drop": True, "theta": thetas, "fresh": fresh}
+    task = {
+        "clients": np.arange(3),
+        "turn": int(broken),
+        "round": int(broken),
+        "drop": True,
+        "theta": thetas,
+        "fresh": fresh,
+    }
     task |= {"window": window, "moved": np.zeros(3, dtype=np.int64), "known": torch.zeros(3, dtype=torch.bool)}
     secret = {"unicast": {"secret": torch.zeros(3)}, "memory": {}}
     found = worker.client({"x": thetas[0]}, task | secret)["fresh"]

@@ -109,7 +109,7 @@ class Fleet:
         for name in ("absent", "away"):
             if getattr(self, name) == 1:
                 raise ConfigError(f"fleet.{name} = 1: nobody would ever be there; choose less than 1")
-        if self.leaves is not None and self.leaves.zero:
+        if self.leaves is not None and self.leaves.nought:
             raise ConfigError(f"fleet.leaves = '{self.leaves}': everybody would leave at the start; choose more")
         moving = [name for name in _BY_THE_CLOCK if getattr(self, name) is not None]
         for name in moving:
@@ -147,7 +147,7 @@ class Fleet:
     def instant(self) -> bool:
         """Whether messages take no time."""
         fast = math.isinf(self.bandwidth_down.a) and math.isinf(self.bandwidth_up.a)
-        return fast and self.delay_down.zero and self.delay_up.zero
+        return fast and self.delay_down.nought and self.delay_up.nought
 
     @property
     def timeless(self) -> bool:

@@ -36,7 +36,7 @@ class Online:
     def __init__(self, arrivals: Arrivals, storage: int | None = None) -> None:
         self.arrivals, self.storage = arrivals, storage
         clients = len(arrivals.train)
-        self._told = arrivals.held(np.arange(clients), 0.0)
+        self._told = self.windows(np.arange(clients), 0.0)[1]
         self._judged, self._kept = np.zeros(clients, dtype=np.int64), np.zeros(clients, dtype=np.int64)
 
     @staticmethod

@@ -53,9 +53,9 @@ class Distribution:
         return words[0] if self.kind == "constant" else ":".join([self.kind, *words])
 
     @property
-    def zero(self) -> bool:
+    def nought(self) -> bool:
         """Whether it is 0 for everybody."""
-        return self.a == 0 and (self.kind != "uniform" or self.b == 0)
+        return (self.b if self.kind == "uniform" else self.a) == 0
 
     def of(self, draw: Draw, purpose: str, clients: Ints) -> Floats:
         """Each client's number."""

@@ -134,7 +134,7 @@ class Stream:
     def still(self) -> bool:
         """Whether all that ever comes is there from the start."""
         pace = getattr(self, self._pace)
-        return self.start == Distribution("constant", 1.0) or (isinstance(pace, Distribution) and pace.zero)
+        return self.start == Distribution("constant", 1.0) or (isinstance(pace, Distribution) and pace.nought)
 
     def over(self) -> Stream:
         """The same stream once everything has come."""
