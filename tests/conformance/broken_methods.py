@@ -13,8 +13,8 @@ from fedloom.engine.engine import Row
 from fedloom.engine.rounds import Rounds
 from fedloom.federation.device import Device
 from fedloom.federation.replies import Replies
-from fedloom.methods import Central, FedAvg, FedSGD, Local
-from fedloom.methods.method import Context
+from fedloom.methods import ASOFed, Central, FedAsync, FedAvg, FedBuff, FedSGD, Local
+from fedloom.methods.method import Context, Ints
 from fedloom.types import Memory, Message, State, Vector
 
 
@@ -267,3 +267,110 @@ class MiscountingRounds(Rounds):
         row = super().step()
         self.clocks.bytes_up -= 1
         return row
+
+
+@dataclass(frozen=True)
+class WrongEstimate(FedAvg):
+    """Says that its clients do one pass, whatever they do."""
+
+    def work(self, rows: Ints) -> Ints | None:
+        return rows
+
+
+@dataclass(frozen=True)
+class NumberReader(FedAvg):
+    """Takes what it was sent for one number, which it is not where each client fetched for itself."""
+
+    def broadcast(self, state: State, clients: Tensor) -> Message:
+        return {"x": state["x"], "half": torch.tensor(0.5)}
+
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        reply, memory = super().client(device, received, memory)
+        return {"dx": float(received["half"]) * reply["dx"]}, memory
+
+
+@dataclass(frozen=True)
+class FadingShare(FedAsync):
+    """Multiplies the α that it keeps by what an old reply is worth: it fades for good."""
+
+    def server_init(self, ctx: Context) -> State:
+        return {**super().server_init(ctx), "alpha": torch.tensor(self.alpha)}
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        x, alpha = state["x"], state["alpha"]
+        for new, worth in zip(replies["x"], self.worth(replies.staleness).expand(len(replies["x"])), strict=True):
+            alpha = alpha * worth
+            x = (1 - alpha) * x + alpha * new
+        return {"x": x, "alpha": alpha}
+
+
+@dataclass(frozen=True)
+class HingeTheOtherWay(FedAsync):
+    """1/(a(Δ + b) + 1) from Δ = b on."""
+
+    def worth(self, staleness: Tensor) -> Tensor:
+        if self.staleness != "hinge":
+            return super().worth(staleness)
+        return torch.where(staleness <= self.b, 1.0, 1 / (10 * (staleness.double() + self.b) + 1))
+
+
+@dataclass(frozen=True)
+class AveragedBuffer(FedAsync):
+    """Mixes in the mean of several replies instead of one after the other."""
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        share = self.alpha * self.worth(replies.staleness).expand(len(replies.clients)) / len(replies.clients)
+        return {"x": (1 - float(share.sum())) * state["x"] + replies.sum("x", share)}
+
+
+@dataclass(frozen=True)
+class DividedByTheWorth(FedBuff):
+    """Divides by the sum of what the moves are worth instead of by their number."""
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        worth = (replies.staleness.double() + 1).expand(len(replies.clients)) ** -0.5
+        return {"x": state["x"] + float(self.server_lr) * replies.sum("dx", worth / worth.sum())}
+
+
+@dataclass(frozen=True)
+class RowsOfLongAgo(ASOFed):
+    """Adds up the rows that the server knew of, not those that the replies tell of."""
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        x = state["x"] - replies.sum("dw", replies.sizes / ctx.sizes[ctx.sources].sum().double())
+        return {**state, "x": x, "handed_out": x}
+
+
+@dataclass(frozen=True)
+class MovedBeforeHeard(ASOFed):
+    """Remembers where it went, not by how much the server says that it moved."""
+
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        reply, after = super().client(device, received, memory)
+        return reply, {**after, "w": after["w"] - reply["dw"]}
+
+    def settle(self, device: Device, memory: Memory, sent: Message, inbox: Message) -> Memory:
+        return memory
+
+
+@dataclass(frozen=True)
+class ForgetsToPull(ASOFed):
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        return ASOFed(**{**vars(self), "lambda_": 0.0}).client(device, received, memory)
+
+
+@dataclass(frozen=True)
+class TheOtherOrder(ASOFed):
+    """Renews h before it uses it, whatever it was told."""
+
+    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        return ASOFed(**{**vars(self), "order": "equations"}).client(device, received, memory)
+
+
+@dataclass(frozen=True)
+class CollapsingFeatures(ASOFed):
+    """Puts the weighted first layer back as it is printed."""
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        after = ASOFed(**{**vars(self), "features": "literal"}).server(state, replies, ctx)
+        return {**after, "x": super().server(state, replies, ctx)["x"]}

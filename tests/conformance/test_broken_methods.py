@@ -43,6 +43,8 @@ FEDAVG = [
     (broken.TrackedGradient, "plain-tensors"),
     (broken.NumberInState, "plain-tensors"),
     (broken.ComputingConstructor, "parameters"),
+    (broken.WrongEstimate, "work"),
+    (broken.NumberReader, "columns"),
     (broken.CountsItsCalls, "parameters"),
     (broken.CountsItsCalls, "seeds"),
     (broken.CountsItsCalls, "resume"),
@@ -67,11 +69,39 @@ MEMORY = [
     (broken.KeptWhenLost, "lost: it finds the optimum"),
     (broken.WrongCounts, "sampled: c is the mean of the clients' c"),
 ]
-CASES = [
-    (name, method, check)
-    for name, cases in (("fedavg", FEDAVG), ("local", LOCAL), ("fedsgd", FEDSGD), ("central", CENTRAL), ("own", MEMORY))
-    for method, check in cases
+FEDASYNC = [
+    (broken.FadingShare, "known-answer: old replies count for less: polynomial"),
+    (broken.HingeTheOtherWay, "known-answer: old replies count for less: hinge"),
+    (broken.AveragedBuffer, "known-answer: … or for as much as new ones"),
+    (broken.AveragedBuffer, "known-answer: a round of proximal steps follows its closed form, reply by reply"),
 ]
+FEDBUFF = [(broken.DividedByTheWorth, "known-answer: old moves count for less")]
+ASO_FED = [
+    (broken.RowsOfLongAgo, "known-answer: a move counts for the rows that its client has now among all rows now"),
+    (broken.MovedBeforeHeard, "quantised: the server moves by what the clients remember to have moved"),
+    (
+        broken.MovedBeforeHeard,
+        "quantised: the server's copy of a single client's model is that model, bit by bit",
+    ),
+    (broken.ForgetsToPull, "known-answer: every visit is Algorithm 2"),
+    (
+        broken.ForgetsToPull,
+        "known-answer: clients that keep their models end at the optimum of the Moreau envelopes, not of the losses",
+    ),
+    (broken.TheOtherOrder, "lost: every visit is Algorithm 2"),
+    (broken.CollapsingFeatures, "known-answer: feature learning keeps the norm of every input"),
+]
+BROKEN = {
+    "fedavg": FEDAVG,
+    "local": LOCAL,
+    "fedsgd": FEDSGD,
+    "central": CENTRAL,
+    "own": MEMORY,
+    "fedasync": FEDASYNC,
+    "fedbuff": FEDBUFF,
+    "aso-fed": ASO_FED,
+}
+CASES = [(name, method, check) for name, cases in BROKEN.items() for method, check in cases]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fedloom.federation.batches import Plan, steps_of
+from fedloom.federation.batches import Plan, Rows, steps_of
+from fedloom.federation.device import Carry, Device
 from fedloom.federation.model import Model
 from fedloom.federation.optimisers import Adam, Momentum
 from fedloom.federation.problem import Problem
@@ -349,6 +351,60 @@ def test_a_graph_reaches_convolutions_too() -> None:
     torch.testing.assert_close(gradient.detach(), problem.device([0, 1], DRAW).grad(theta.detach()))
     (second,) = torch.autograd.grad(gradient.square().sum(), theta)
     assert second.any(1).all()
+
+
+def stepping(device: Device, lr: float) -> Callable[[Carry, Rows], Carry]:
+    """A plain gradient step, which also counts itself."""
+    return lambda now, rows: {"y": now["y"] - lr * device.grad(now["y"], rows), "count": now["count"] + 1}
+
+
+@pytest.mark.parametrize("model", ["mlp", "lenet"])
+@pytest.mark.parametrize("how", [{"batch": 4, "epochs": 2}, {"batch": 4, "steps": 5}, {"steps": 3}])
+@pytest.mark.parametrize("slow", [{}, {"effort": 0.5}, {"budget": 13.0}])
+def test_a_scan_takes_the_steps_that_sgd_takes(model: str, how: dict[str, int], slow: dict[str, float]) -> None:
+    problem = make_problem(model, dtype=F64)
+    theta = problem.model.init(0, F64)
+    part: Any = {key: np.full(5, value) for key, value in slow.items()}
+    one, other = problem.device(range(5), DRAW, **part), problem.device(range(5), DRAW, **part)
+    y, count = one.sgd(theta, 0.1, **how)  # type: ignore[arg-type]
+    start = {"y": theta.expand(5, -1), "count": torch.zeros(5, 1, dtype=F64)}
+    after, taken = other.scan(stepping(other, 0.1), start, **how)  # type: ignore[arg-type]
+    torch.testing.assert_close(after["y"], y, rtol=1e-10, atol=1e-12)
+    assert torch.equal(taken, count)
+    assert torch.equal(after["count"], count)
+    assert other.evaluations.tolist() == one.evaluations.tolist()
+
+
+def test_a_scan_of_one_client_is_its_row_of_the_stacks_scan() -> None:
+    problem = make_problem("mlp", dtype=F64)
+    theta = problem.model.init(0, F64)
+    stack = problem.device(range(5), DRAW)
+    start = {"y": theta.expand(5, -1), "count": torch.zeros(5, 1, dtype=F64)}
+    together, _ = stack.scan(stepping(stack, 0.1), start, batch=4, epochs=2)
+    for client in range(5):
+        device = problem.device(client, DRAW)
+        own = {"y": theta, "count": torch.zeros(1, dtype=F64)}
+        alone, taken = device.scan(stepping(device, 0.1), own, batch=4, epochs=2)
+        torch.testing.assert_close(alone["y"], together["y"][client], rtol=1e-10, atol=1e-12)
+        assert float(alone["count"]) == float(taken) == float(together["count"][client])
+
+
+def test_every_step_of_a_scan_has_a_dropout_of_its_own() -> None:
+    problem = make_problem("problems:dropping", dtype=F64)
+    theta = problem.model.init(0, F64)
+    gradients: list[Tensor] = []
+
+    def look(now: Carry, rows: Rows) -> Carry:
+        gradients.append(device.grad(theta, rows))
+        return now
+
+    device = problem.device([0, 1], DRAW)
+    device.scan(look, {"y": theta.expand(2, -1)}, steps=3)
+    first, second, third = gradients
+    assert not torch.equal(first, second)
+    assert not torch.equal(second, third)
+    assert torch.equal(first, problem.device([0, 1], DRAW).grad(theta))
+    assert torch.equal(device.grad(theta), first)
 
 
 def test_rows_are_padded_with_weight_0_and_weigh_1_together() -> None:

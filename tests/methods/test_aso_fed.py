@@ -73,17 +73,16 @@ def test_a_constant_gradient_of_one_gives_the_known_directions(order: Any, beta:
 @pytest.mark.parametrize(
     ("order", "lr", "settles"),
     [
-        ("algorithm", 0.65, True),
-        ("algorithm", 0.68, False),
-        ("algorithm", 0.9, False),
-        ("equations", 0.9, True),
-        ("equations", 1.98, True),
-        ("equations", 2.02, False),
+        ("algorithm", 0.6, True),
+        ("algorithm", 0.72, False),
+        ("equations", 0.72, True),
+        ("equations", 1.95, True),
+        ("equations", 2.05, False),
     ],
 )
 def test_how_long_a_step_may_be_depends_on_the_order(order: Any, lr: float, settles: bool) -> None:
     """On ½w² the roots leave the unit circle at η = 2/3 (for β → 0), or at 2: z³ = z² − η(z² − z + 1) has z = −1."""
-    moves = visits(ASOFed(lr=lr, steps=1, order=order), label=0.0, first=1.0, count=600)
+    moves = visits(ASOFed(lr=lr, steps=1, order=order), label=0.0, first=1.0, count=120)
     late = max(abs(move) for move in moves[-3:])
     assert late < 1e-2 if settles else late > 1e2
 

@@ -41,7 +41,6 @@ def test_single_old_replies_lead_to_the_same_optimum(method: Method, steps: int)
     [
         ADMM(relaxation=1.6),
         ADMM(relaxation=1.6, rho_by="size"),
-        ADMM(relaxation=1.6, solver="newton"),
         ADMM(relaxation=1.6, adaptive=True),
     ],
 )
@@ -65,11 +64,12 @@ def test_the_server_of_admm_keeps_the_sum_of_what_its_clients_remember_when_answ
 
 @pytest.mark.parametrize(
     "method",
-    [ADMMFedMeta(alpha=0.4, rho=0.35, order="exact"), ADMMMetaExact(alpha=0.4, rho=0.2, tolerance=1e-12, most=60)],
+    [ADMMFedMeta(alpha=0.4, rho=0.2, order="exact"), ADMMMetaExact(alpha=0.4, rho=0.1, tolerance=1e-12, most=60)],
 )
 def test_old_replies_lead_meta_admm_to_the_same_start_for_adaptation(method: Any) -> None:
     known = quadratics(unequal=True)
-    found = Staggered(known.problem, method, UNEVEN, buffer=3).run(600)
+    steps = 100 if isinstance(method, ADMMMetaExact) else 300
+    found = Staggered(known.problem, method, UNEVEN, buffer=5).run(steps)
     assert torch.allclose(found, regularised_optimum(known, method), atol=1e-9, rtol=0)
 
 
