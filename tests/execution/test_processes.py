@@ -174,7 +174,7 @@ def test_or_the_run_goes_on_without_it(workers: Processes) -> None:
 
 def test_an_abandoned_round_is_not_taken_for_the_next(workers: Processes) -> None:
     engine = start(make_problem("linear"), FedAvg(), executor=workers, stack=1)
-    tasks = [{"clients": engine.candidates[[i]], "round": 0, "drop": False} for i in range(5)]
+    tasks = [{"clients": engine.candidates[[i]], "turn": 0, "round": 0, "drop": False} for i in range(5)]
     results = workers.map("client", {"x": engine.state["x"]}, tasks)
     next(results)
     results.close()  # type: ignore[attr-defined]
