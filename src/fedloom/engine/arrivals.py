@@ -58,7 +58,7 @@ class Job:
     memory: Memory | None = None
 
     def __lt__(self, other: Job) -> bool:
-        return (self.ends, self.client) < (other.ends, other.client)
+        return self.ends < other.ends or (self.ends == other.ends and self.client < other.client)
 
 
 class Arrivals(Engine):
@@ -85,7 +85,7 @@ class Arrivals(Engine):
         self.wave = 0
         self.picks = 0
         self._bounds: dict[int, float] | None = None
-        self._numbers = np.empty(0)
+        self._numbers: list[float] = []
 
     def step(self) -> Row:
         """As many ended jobs as clients work at a time."""
@@ -122,7 +122,7 @@ class Arrivals(Engine):
 
     def _update(self) -> None:
         """The server's step on the replies in its buffer."""
-        jobs = sorted(self.buffer, key=lambda job: job.client)
+        jobs = sorted(self.buffer, key=lambda job: job.client) if len(self.buffer) > 1 else self.buffer
         self.buffer = []
         ids = np.array([job.client for job in jobs], dtype=np.int64)
         staleness = self.clocks.server_steps - np.array([job.version for job in jobs], dtype=np.int64)
@@ -138,12 +138,11 @@ class Arrivals(Engine):
         clients = self._choose(free) if free > 0 and self.idle else []
         if not clients:
             return
-        call = self.call(np.array(clients), self.wave)
-        now, steps, down = self.clocks.simulated_seconds, self.clocks.server_steps, int(call.down[0])
-        for i, client in enumerate(clients):
-            own = {key: value[i] for key, value in call.own.items()}
+        received, columns, down = self.sent(np.array(clients))
+        now, steps = self.clocks.simulated_seconds, self.clocks.server_steps
+        for client, own in zip(clients, _rows(columns, len(clients)), strict=True):
             earliest = now + self._least(client)
-            self.waiting.append(Job(client, now, steps, down, call.received, own, earliest))
+            self.waiting.append(Job(client, now, steps, down, received, own, earliest))
             self.earliest = min(self.earliest, earliest)
 
     def _choose(self, free: int) -> list[int]:
@@ -188,9 +187,9 @@ class Arrivals(Engine):
         """The next random number of the server's choices."""
         block, at = divmod(self.picks, _BLOCK)
         if at == 0 or len(self._numbers) == 0:
-            self._numbers = Draw(self.setting.seed, block).uniform("next client", 0, _BLOCK)
+            self._numbers = Draw(self.setting.seed, block).uniform("next client", 0, _BLOCK).tolist()
         self.picks += 1
-        return float(self._numbers[at])
+        return self._numbers[at]
 
     def _least(self, client: int) -> float:
         """Seconds that a job takes at the least, as far as it is known before it is computed."""
@@ -227,15 +226,22 @@ class Arrivals(Engine):
         sent = {key: value.clone() for key, value in result["sent"].items()}
         memory = {key: value.clone() for key, value in outcome.memory.items()}
         limit = math.inf if self.fleet.deadline is None else self.fleet.deadline  # after that nobody waits for it
-        places = dict(zip(outcome.kept.tolist(), range(len(outcome.kept)), strict=True))
-        for i, job in enumerate(jobs):
-            job.ends = self._kept_promise(job, job.started + min(float(outcome.seconds[i]), limit))
-            job.fate = next(fate for fate in FATES if outcome.fates[fate][i])
-            job.up, job.evaluations = int(outcome.up[i]), int(result["evaluations"][i])
+        columns = zip(
+            jobs,
+            outcome.seconds.tolist(),
+            _fates(outcome),
+            outcome.up.tolist(),
+            result["evaluations"].tolist(),
+            _rows(sent, len(jobs)),
+            strict=True,
+        )
+        memories = iter(_rows(memory, len(outcome.kept)))
+        for job, seconds, fate, up, evaluations, message in columns:
+            job.ends = self._kept_promise(job, job.started + min(seconds, limit))
+            job.fate, job.up, job.evaluations = fate, up, evaluations
             job.received = job.own = None
-            if i in places:
-                job.sent = {key: value[i] for key, value in sent.items()}
-                job.memory = {key: value[places[i]] for key, value in memory.items()}
+            if fate == "accepted":
+                job.sent, job.memory = message, next(memories)
             heapq.heappush(self.flight, job)
 
     def _kept_promise(self, job: Job, ends: float) -> float:
@@ -288,7 +294,7 @@ class Arrivals(Engine):
         saved, kept = meta["flight"], groups.get("flight", {})
         self.wave, self.picks, self.idle = saved["wave"], saved["picks"], saved["idle"]
         if self.picks % _BLOCK:
-            self._numbers = Draw(self.setting.seed, self.picks // _BLOCK).uniform("next client", 0, _BLOCK)
+            self._numbers = Draw(self.setting.seed, self.picks // _BLOCK).uniform("next client", 0, _BLOCK).tolist()
         parts: dict[str, Message] = {}
         for name, value in kept.items():
             where, _, key = name.rpartition("/")
@@ -341,6 +347,22 @@ def _together(jobs: Sequence[Job], turn: int) -> Call:
     fetched = {key: torch.stack([(job.received or {})[key] for job in jobs]) for key in first}
     columns = {key: value.unsqueeze(-1) if value.dim() == 1 else value for key, value in fetched.items()}
     return Call(clients, {}, columns | own, turn, down)
+
+
+def _fates(outcome: Outcome) -> list[str]:
+    """What became of each client of a stack."""
+    names = np.empty(len(outcome.up), dtype=object)
+    for fate in FATES:
+        names[outcome.fates[fate]] = fate
+    return names.tolist()
+
+
+def _rows(columns: Message, count: int) -> list[Message]:
+    """Columns taken apart: one message for each of so many clients."""
+    if not columns:
+        return [{} for _ in range(count)]
+    apart = zip(*(value.unbind() for value in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in apart]
 
 
 def _columns(messages: list[Message]) -> dict[str, Tensor]:

@@ -172,7 +172,7 @@ class Engine(ABC):
         if len(clients) == 0:
             return []
         order = np.argsort(-self.sizes.numpy()[clients], kind="stable")
-        return np.array_split(order, -(-len(clients) // self.stack))
+        return np.array_split(order, -(-len(clients) // self.stack)) if len(clients) > self.stack else [order]
 
     def _remembered(self, clients: Ints) -> Task:
         if not stateful(self.setting.method):
@@ -267,10 +267,15 @@ class Engine(ABC):
 
     def call(self, clients: Ints, turn: int) -> Call:
         """These clients are sent what the server has for them now."""
-        ids = torch.from_numpy(clients)
-        received, own = self.setting.method.broadcast(self.state, ids), self.setting.method.unicast(self.state, ids)
-        down = payload({**received, **{key: value.new_empty(value.shape[1:]) for key, value in own.items()}})
+        received, own, down = self.sent(clients)
         return Call(clients, received, own, turn, np.full(len(clients), down, dtype=np.int64))
+
+    def sent(self, clients: Ints) -> tuple[Message, Message, int]:
+        """What the server has for these clients now: for all, for each (columns), and the bytes of it for each."""
+        method, ids = self.setting.method, torch.from_numpy(clients)
+        received, own = method.broadcast(self.state, ids), method.unicast(self.state, ids)
+        alone = {key: value.new_empty(value.shape[1:]) for key, value in own.items()}
+        return received, own, payload({**received, **alone})
 
 
 @dataclass(eq=False)
