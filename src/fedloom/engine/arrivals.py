@@ -115,7 +115,7 @@ class Arrivals(Engine):
                 self.buffer.append(job)
                 if len(self.buffer) == self.buffer_size:
                     self._update()
-        if any(job.memory for job in remembered):
+        if remembered and remembered[0].memory:
             memories = [job.memory or {} for job in remembered]
             self.keep(np.array([job.client for job in remembered]), _columns(memories))
         self._fill()
@@ -124,13 +124,12 @@ class Arrivals(Engine):
         """The server's step on the replies in its buffer."""
         jobs = sorted(self.buffer, key=lambda job: job.client) if len(self.buffer) > 1 else self.buffer
         self.buffer = []
-        ids = np.array([job.client for job in jobs], dtype=np.int64)
-        staleness = self.clocks.server_steps - np.array([job.version for job in jobs], dtype=np.int64)
-        columns, sizes = _columns([job.sent or {} for job in jobs]), self.sizes.numpy()[ids]
-        clients, rows, ages = (torch.from_numpy(column) for column in (ids, sizes, staleness))
-        replies = Replies(clients, rows, columns, ages)
-        self.state = self.setting.method.server(self.state, replies, self.context(self.clocks.server_steps))
-        self.clocks.server_steps += 1
+        steps = self.clocks.server_steps
+        ids, staleness = np.array([job.client for job in jobs]), np.array([steps - job.version for job in jobs])
+        rows, columns = torch.from_numpy(self.sizes.numpy()[ids]), _columns([job.sent or {} for job in jobs])
+        replies = Replies(torch.from_numpy(ids), rows, columns, torch.from_numpy(staleness))
+        self.state = self.setting.method.server(self.state, replies, self.context(steps))
+        self.clocks.server_steps = steps + 1
 
     def _fill(self) -> None:
         """Idle clients fetch as long as there are free places."""
