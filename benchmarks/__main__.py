@@ -16,12 +16,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import admm, meta, methods_cost
+from benchmarks import admm, asynchronous, meta, methods_cost
 from benchmarks.race import race
 from benchmarks.workloads import WORKLOADS
 
 FOLDER = Path(__file__).parent
-CHOICES = (*WORKLOADS, methods_cost.NAME, admm.NAME, meta.NAME)
+CHOICES = (*WORKLOADS, methods_cost.NAME, admm.NAME, meta.NAME, asynchronous.NAME)
 BUSY = 15
 """Per cent of the machine that others may use before the reader is told."""
 
@@ -93,7 +93,10 @@ def main() -> None:
             costs[name] = methods_cost.race(name, share, block_seconds)
     solved = {admm.NAME: admm.race(3 if chosen.quick else 5)} if admm.NAME in chosen.only else {}
     derived = {meta.NAME: meta.race(5 if chosen.quick else 25)} if meta.NAME in chosen.only else {}
-    measured = {**figures, methods_cost.NAME: costs, **solved, **derived}
+    flown = {}
+    if asynchronous.NAME in chosen.only:
+        flown = {asynchronous.NAME: asynchronous.race(3 if chosen.quick else 8, block_seconds)}
+    measured = {**figures, methods_cost.NAME: costs, **solved, **derived, **flown}
     written = {**measured, "start_seconds": start, "busy_percent_before": busy}
     chosen.out.write_text(json.dumps(written, indent=2) + "\n")
     if figures:
@@ -107,6 +110,9 @@ def main() -> None:
     for rows in derived.values():
         for row in rows.values():
             console.print(meta.sentence(row))
+    for parts in flown.values():
+        for line in asynchronous.sentences(parts):
+            console.print(line)
     console.print(f"A small run starts in {start:.1f} s. Written: {chosen.out}")
 
 

@@ -14,13 +14,21 @@ from types import TracebackType
 import torch
 
 from benchmarks import by_hand, machine, ours
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import IN_FLIGHT, WORKLOADS
+from fedloom.engine.fleet import Distribution, Fleet
+from fedloom.engine.schedule import Schedule
 
 Run = Callable[[int], float]
+WAITING, ARRIVING = "waiting", "arriving"
 
 
 def _two_workers(method: str, workload: str) -> Run:
     return ours.prepare(WORKLOADS[workload], method, executor="processes", workers=2)
+
+
+def _in_flight(schedule: Schedule, workload: str) -> Run:
+    slow = Fleet(delay_up=Distribution("uniform", 10.0, 100.0))
+    return ours.prepare(IN_FLIGHT[workload], schedule=schedule, fleet=slow)
 
 
 COMPETITORS: dict[str, Callable[[str], Run]] = {
@@ -29,6 +37,8 @@ COMPETITORS: dict[str, Callable[[str], Run]] = {
     "worker processes": lambda name: by_hand.worker_processes(WORKLOADS[name], workers=machine.cores()),
     "sgemm": lambda _: machine.sgemm(),
     **{method: partial(_two_workers, method) for method in ours.METHODS},
+    WAITING: partial(_in_flight, Schedule("rounds")),
+    ARRIVING: partial(_in_flight, Schedule("async", buffer=1)),
 }
 
 

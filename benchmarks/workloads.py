@@ -106,3 +106,12 @@ WORKLOADS = {
         Workload("W4", "logistic regression, 1,000,000 clients of 20", "linear", (20,), 1, 1_000_000, 20, 100, 10),
     )
 }
+
+IN_FLIGHT = {
+    workload.name: workload
+    for workload in (
+        Workload("A1", "784-100-10 MLP, 200 clients of 600, 100 at a time", "mlp", (784,), 10, 200, 600, 100, 32),
+        Workload("A2", "64-100-10 MLP, 200 clients of 60, 100 at a time", "mlp", (64,), 10, 200, 60, 100, 10),
+    )
+}
+"""What is run with and without waiting."""

@@ -119,6 +119,22 @@ def ending(summary: dict[str, Any]) -> Table:
     return table
 
 
+def stopped(summary: dict[str, Any]) -> str:
+    """Why a run ended before its last round, in a line; nothing of a run that did not."""
+    target = summary.get("target") or {}
+    reached = target.get("reached")
+    if summary.get("stopped") == "target" and reached:
+        return f"stopped: target reached, {target['metric']} {target['value']:g}, at {_moment(reached)}"
+    if summary.get("stopped") == "seconds":
+        return f"stopped: limit of simulated time, at {_moment({**summary, 'round': summary['rounds']})}"
+    return f"stopped: converged at round {summary['rounds']}" if summary.get("stopped") == "converged" else ""
+
+
+def _moment(at: Row) -> str:
+    simulated = f"{_seconds(at['simulated_seconds'])} simulated, " if at["simulated_seconds"] else ""
+    return f"{simulated}round {at['round']}"
+
+
 def primary(metrics: dict[str, Any]) -> tuple[str, float | None]:
     """The metric that is shown when there is room for one: the first that is not the loss."""
     name = next((name for name in metrics if name != "loss"), "loss")

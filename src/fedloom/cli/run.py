@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.cli.display import ending, following, make_console, primary, say
+from fedloom.cli.display import ending, following, make_console, primary, say, stopped
 from fedloom.cli.flags import EXECUTION, Flags, overrides, with_flags
 from fedloom.cli.guard import Halt
 from fedloom.engine.files import slug
@@ -94,6 +94,8 @@ def perform(
 def _tell(console: Console, done: Run) -> None:
     if done.matrix is None:
         console.print(ending(done.summary))
+        if why := stopped(done.summary):
+            say(console, why)
         return
     from fedloom.report.continual import matrix_table, measures_text
 
@@ -123,7 +125,9 @@ def headline(experiment: Experiment | TaskSequence) -> str:
         first, tasks = headline(experiment.experiments[0]), experiment.names
         return f"{first}; {len(tasks)} tasks: {', '.join(tasks)}"
     clients, (_, count) = experiment.data().clients, experiment.selection.settled(experiment.candidates)
-    many = f"{clients:,} clients" + (f" ({count:,} a round)" if count < clients else "")
+    schedule = experiment.schedule()
+    working, how = (schedule.concurrency or count, "at a time") if schedule.asynchronous else (count, "a round")
+    many = f"{clients:,} clients" + (f" ({working:,} {how})" if working < clients else "")
     model = experiment.model_plan.settled(experiment.data()).name
     size = f"{model} of {experiment.problem().model.n:,} parameters"
     return f"{experiment.label} on {experiment.data().name}: {many}, {size}, {experiment.top.rounds:,} rounds"

@@ -64,7 +64,7 @@ class Job:
     memory: Memory | None = None
 
     def __lt__(self, other: Job) -> bool:
-        return (self.ends, self.client) < (other.ends, other.client)
+        return self.ends < other.ends or (self.ends == other.ends and self.client < other.client)
 
 
 class Arrivals(Engine):
@@ -93,7 +93,7 @@ class Arrivals(Engine):
         self.wave = 0
         self.picks = 0
         self._bounds: dict[int, float] | None = None
-        self._numbers = np.empty(0)
+        self._numbers: list[float] = []
 
     def step(self) -> Row:
         """As many ended jobs as clients work at a time."""
@@ -136,23 +136,22 @@ class Arrivals(Engine):
                 self.buffer.append(job)
                 if len(self.buffer) == self.buffer_size:
                     self._update()
-        if any(job.memory for job in accepted):
+        if accepted and accepted[0].memory:
             memories = [job.memory or {} for job in accepted]
             window = None if self.online is None else _window(accepted)
             self.keep(np.array([job.client for job in accepted]), _columns(memories), window)
 
     def _update(self) -> None:
         """The server's step on the replies in its buffer."""
-        jobs = sorted(self.buffer, key=lambda job: job.client)
+        jobs = sorted(self.buffer, key=lambda job: job.client) if len(self.buffer) > 1 else self.buffer
         self.buffer = []
-        ids = np.array([job.client for job in jobs], dtype=np.int64)
-        staleness = self.clocks.server_steps - np.array([job.version for job in jobs], dtype=np.int64)
+        steps = self.clocks.server_steps
+        ids, staleness = np.array([job.client for job in jobs]), np.array([steps - job.version for job in jobs])
         sizes = self.sizes.numpy()[ids] if self.online is None else _window(jobs)[1]
         columns = _columns([job.sent or {} for job in jobs])
-        clients, rows, ages = (torch.from_numpy(column) for column in (ids, sizes, staleness))
-        replies = Replies(clients, rows, columns, ages)
-        self.state = self.setting.method.server(self.state, replies, self.context(self.clocks.server_steps))
-        self.clocks.server_steps += 1
+        replies = Replies(torch.from_numpy(ids), torch.from_numpy(sizes), columns, torch.from_numpy(staleness))
+        self.state = self.setting.method.server(self.state, replies, self.context(steps))
+        self.clocks.server_steps = steps + 1
 
     def _fill(self, tally: _Tally) -> None:
         """Idle clients fetch as long as there are free places."""
@@ -161,14 +160,15 @@ class Arrivals(Engine):
         if not clients:
             return
         ids, now, steps = np.array(clients), self.now, self.clocks.server_steps
+        window, theta = None, None
         if self.online is not None:
             self.online.meet(ids, now)
-        call = self.call(ids, self.wave)
-        down = int(call.down[0])
-        for i, client in enumerate(clients):
-            job = Job(client, now, steps, down, call.received, {key: value[i] for key, value in call.own.items()})
-            if call.window is not None:
-                job.rows, job.theta = (int(call.window[0][i]), int(call.window[1][i])), call.theta
+            window, theta = self.online.windows(ids, now), self.judging()
+        received, columns, down = self.sent(ids)
+        for i, (client, own) in enumerate(zip(clients, _rows(columns, len(clients)), strict=True)):
+            job = Job(client, now, steps, down, received, own)
+            if window is not None:
+                job.rows, job.theta = (int(window[0][i]), int(window[1][i])), theta
             job.ends = now + self._least(job)
             self.waiting.append(job)
             self.earliest = min(self.earliest, job.ends)
@@ -230,9 +230,9 @@ class Arrivals(Engine):
         """The next random number of the server's choices."""
         block, at = divmod(self.picks, _BLOCK)
         if at == 0 or len(self._numbers) == 0:
-            self._numbers = Draw(self.setting.seed, block).uniform("next client", 0, _BLOCK)
+            self._numbers = Draw(self.setting.seed, block).uniform("next client", 0, _BLOCK).tolist()
         self.picks += 1
-        return float(self._numbers[at])
+        return self._numbers[at]
 
     def _least(self, job: Job) -> float:
         """Seconds that a job takes at the least, as far as it is known before it is computed."""
@@ -272,15 +272,22 @@ class Arrivals(Engine):
         sent = {key: value.clone() for key, value in result["sent"].items()}
         memory = {key: value.clone() for key, value in outcome.memory.items()}
         limit = math.inf if self.fleet.deadline is None else self.fleet.deadline  # after that nobody waits for it
-        places = dict(zip(outcome.kept.tolist(), range(len(outcome.kept)), strict=True))
-        for i, job in enumerate(jobs):
-            job.ends = self._kept_promise(job, job.started + min(float(outcome.seconds[i]), limit))
-            job.fate = next(fate for fate in FATES if outcome.fates[fate][i])
-            job.up, job.evaluations = int(outcome.up[i]), int(result["evaluations"][i])
+        columns = zip(
+            jobs,
+            outcome.seconds.tolist(),
+            _fates(outcome),
+            outcome.up.tolist(),
+            result["evaluations"].tolist(),
+            _rows(sent, len(jobs)),
+            strict=True,
+        )
+        memories = iter(_rows(memory, len(outcome.kept)))
+        for job, seconds, fate, up, evaluations, message in columns:
+            job.ends = self._kept_promise(job, job.started + min(seconds, limit))
+            job.fate, job.up, job.evaluations = fate, up, evaluations
             job.received = job.own = job.theta = None
-            if i in places:
-                job.sent = {key: value[i] for key, value in sent.items()}
-                job.memory = {key: value[places[i]] for key, value in memory.items()}
+            if fate == "accepted":
+                job.sent, job.memory = message, next(memories)
             heapq.heappush(self.flight, job)
 
     def _kept_promise(self, job: Job, ends: float) -> float:
@@ -339,7 +346,7 @@ class Arrivals(Engine):
         self.wave, self.picks, self.idle = saved["wave"], saved["picks"], saved["idle"]
         self.sleeping = [(back, client) for back, client in saved["sleeping"]]
         if self.picks % _BLOCK:
-            self._numbers = Draw(self.setting.seed, self.picks // _BLOCK).uniform("next client", 0, _BLOCK)
+            self._numbers = Draw(self.setting.seed, self.picks // _BLOCK).uniform("next client", 0, _BLOCK).tolist()
         parts: dict[str, Message] = {}
         for name, value in kept.items():
             where, _, key = name.rpartition("/")
@@ -405,6 +412,22 @@ def _window(jobs: Sequence[Job]) -> Window:
     """The rows that clients held when they fetched."""
     first, held = np.array([job.rows for job in jobs], dtype=np.int64).T.copy()
     return first, held
+
+
+def _fates(outcome: Outcome) -> list[str]:
+    """What became of each client of a stack."""
+    names = np.empty(len(outcome.up), dtype=object)
+    for fate in FATES:
+        names[outcome.fates[fate]] = fate
+    return names.tolist()
+
+
+def _rows(columns: Message, count: int) -> list[Message]:
+    """Columns taken apart: one message for each of so many clients."""
+    if not columns:
+        return [{} for _ in range(count)]
+    apart = zip(*(value.unbind() for value in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in apart]
 
 
 def _columns(messages: list[Message]) -> dict[str, Tensor]:

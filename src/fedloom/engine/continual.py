@@ -330,7 +330,17 @@ def _refuse_other_prior(place: Path, before: SavedModel) -> None:
 
 def _later(row: Row, before: Clocks) -> Row:
     """A row of a task with the clocks of all tasks before it."""
-    return {**row, **{key: value + row.get(key, 0) for key, value in asdict(before).items()}}
+    later = {**row, **{key: value + row.get(key, 0) for key, value in asdict(before).items()}}
+    for key in ("jobs", "away"):
+        if key in row:
+            now = before.simulated_seconds
+            later[key] = [[client, *(_after(when, now) for when in times)] for client, *times in row[key]]
+    return later
+
+
+def _after(when: Any, now: float) -> Any:
+    """A time of an entry so much later; what is no time (a fate, or "for ever") stays."""
+    return when + now if isinstance(when, int | float) else when
 
 
 def _value(statistics: dict[str, Any]) -> float:

@@ -219,7 +219,7 @@ class Engine(ABC):
         if len(clients) == 0:
             return []
         order = np.argsort(-self.sizes.numpy()[clients] if held is None else -held, kind="stable")
-        return np.array_split(order, -(-len(clients) // self.stack))
+        return np.array_split(order, -(-len(clients) // self.stack)) if len(clients) > self.stack else [order]
 
     def _remembered(self, clients: Ints) -> Task:
         if not stateful(self.setting.method):
@@ -355,20 +355,27 @@ class Engine(ABC):
 
     def call(self, clients: Ints, turn: int) -> Call:
         """These clients are sent what the server has for them now."""
-        ids = torch.from_numpy(clients)
-        received, own = self.setting.method.broadcast(self.state, ids), self.setting.method.unicast(self.state, ids)
-        down = payload({**received, **{key: value.new_empty(value.shape[1:]) for key, value in own.items()}})
-        now = self.now
-        counts, started = np.full(len(clients), down, dtype=np.int64), np.full(len(clients), now)
+        received, own, down = self.sent(clients)
+        counts, started = np.full(len(clients), down, dtype=np.int64), np.full(len(clients), self.now)
         if self.online is None:
             return Call(clients, received, own, turn, counts, started)
+        return Call(clients, received, own, turn, counts, started, self._window(clients), self.judging())
+
+    def judging(self) -> Vector | None:
+        """The model by which new rows are judged now: the server's; None: each client's own, of a personal method."""
         method = self.setting.method
-        theta = None if method.evaluates == "personal" else method.model(self.state)
-        return Call(clients, received, own, turn, counts, started, self._window(clients), theta)
+        return None if method.evaluates == "personal" else method.model(self.state)
 
     def _window(self, clients: Ints) -> Window | None:
         """The rows that clients hold now, where they keep arriving."""
         return None if self.online is None else self.online.windows(clients, self.now)
+
+    def sent(self, clients: Ints) -> tuple[Message, Message, int]:
+        """What the server has for these clients now: for all, for each (columns), and the bytes of it for each."""
+        method, ids = self.setting.method, torch.from_numpy(clients)
+        received, own = method.broadcast(self.state, ids), method.unicast(self.state, ids)
+        alone = {key: value.new_empty(value.shape[1:]) for key, value in own.items()}
+        return received, own, payload({**received, **alone})
 
 
 @dataclass(eq=False)

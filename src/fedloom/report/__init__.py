@@ -2,10 +2,13 @@
 
 ``write_report(paths, out)`` writes the page. The parts are there for notebooks too: ``find_runs`` reads the folders,
 ``group_runs`` gathers repeats, ``rows`` and ``rich_table`` make the table, ``learning_curves``, ``client_spread``,
-``label_picture`` and ``participation_chart`` are plotly figures.
+``label_picture``, ``participation_chart``, ``fleet_picture``, ``feature_picture`` and ``task_picture`` are plotly
+figures.
 """
 
 from fedloom.report.continual import matrix_table, task_picture
+from fedloom.report.features import feature_picture
+from fedloom.report.fleet import fleet_picture
 from fedloom.report.groups import Group, Target, direction, group_runs, metric_names
 from fedloom.report.page import make_target, write_report
 from fedloom.report.plots import client_spread, label_picture, learning_curves, participation_chart
@@ -18,7 +21,9 @@ __all__ = [
     "Target",
     "client_spread",
     "direction",
+    "feature_picture",
     "find_runs",
+    "fleet_picture",
     "group_runs",
     "html_table",
     "label_picture",

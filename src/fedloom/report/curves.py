@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.report.groups import Group, direction, measure_names, metric_names
+from fedloom.report.groups import Group, by_the_clock, direction, measure_names, metric_names
 from fedloom.report.runs import RunRecord, evaluations, number, pick, section
 from fedloom.report.words import name_text
 
@@ -60,6 +60,8 @@ class Curves:
     axes: dict[str, Axis]
     lines: dict[str, dict[str, tuple[Line, ...]]]
     thinned: bool
+    usual: str = "round"
+    """The clock to draw against unless the reader chooses another."""
 
     def log(self, name: str) -> bool:
         """Whether a logarithmic axis suits: positive throughout, over two decades or more, and not better upwards."""
@@ -71,21 +73,31 @@ class Curves:
 
 
 def metric_curves(groups: Sequence[Group], statistics: Sequence[str] = ("weighted", "mean")) -> Curves:
-    """What was evaluated, along the rounds."""
+    """What was evaluated, along the rounds; with the mean over samples, what was tested before it was trained on."""
 
     def read(name: str, statistic: str) -> Read:
         return lambda row: pick(evaluations(row).get(name, {}), statistic)
 
-    return _curves(groups, {name: {s: read(name, s) for s in statistics} for name in metric_names(groups)})
+    reads = {name: {s: read(name, s) for s in statistics} for name in metric_names(groups)}
+    if "weighted" in statistics:
+        reads |= {f"prequential/{name}": {"weighted": _of("prequential", name)} for name in _tested(groups)}
+    return _curves(groups, reads)
 
 
 def measure_curves(groups: Sequence[Group]) -> Curves:
-    """What methods measured about themselves (gaps, residuals, norms), along the rounds."""
+    """What methods measured about themselves (gaps, residuals, norms), and how old replies were, along the rounds."""
+    ages = {f"{part}_staleness": {"value": _of("staleness", part)} for part in ("mean", "max")}
+    return _curves(groups, {name: {"value": _of("measures", name)} for name in measure_names(groups)} | ages)
 
-    def read(name: str) -> Read:
-        return lambda row: number(section(row, "measures").get(name))
 
-    return _curves(groups, {name: {"value": read(name)} for name in measure_names(groups)})
+def _of(part: str, name: str) -> Read:
+    return lambda row: number(section(row, part).get(name))
+
+
+def _tested(groups: Sequence[Group]) -> list[str]:
+    """The metrics of rows that were tested on arrival, before they were trained on."""
+    rows = (row for group in groups for run in group.runs for row in run.history)
+    return list(dict.fromkeys(name for row in rows for name in section(row, "prequential")))
 
 
 def thin(count: int, limit: int = LIMIT) -> NDArray[np.int64]:
@@ -106,7 +118,9 @@ def _curves(groups: Sequence[Group], reads: dict[str, dict[str, Read]]) -> Curve
         known = {key: line for key, line in found.items() if any(np.isfinite(one.mean).any() for one in line)}
         if known:
             lines[name] = known
-    return Curves(tuple(group.label for group in groups), _axes(tables), lines, thinned)
+    axes = _axes(tables)
+    usual = "simulated_seconds" if "simulated_seconds" in axes and by_the_clock(groups) else "round"
+    return Curves(tuple(group.label for group in groups), axes, lines, thinned, usual)
 
 
 Table = tuple[list[int], list[dict[int, Row]]]
@@ -164,8 +178,8 @@ def _axes(tables: list[Table]) -> dict[str, Axis]:
         values = tuple(_over_runs(np.nanmean, _values(table, read)) for table in tables)
         longest = max((float(np.nanmax(x)) for x in values if np.isfinite(x).any()), default=0.0)
         if longest > 0:
-            unit, size = _time_unit(longest) if title.endswith("time") else ("", 1.0)
-            found[key] = Axis(title + unit, tuple(x / size for x in values))
+            unit, size = time_unit(longest) if title.endswith("time") else ("", 1.0)
+            found[key] = Axis(f"{title} ({unit})" if unit else title, tuple(x / size for x in values))
     return found
 
 
@@ -182,10 +196,11 @@ _CLOCKS: tuple[tuple[str, str, Read], ...] = (
 )
 
 
-def _time_unit(longest: float) -> tuple[str, float]:
+def time_unit(longest: float) -> tuple[str, float]:
+    """The unit that suits so many seconds, and its own seconds."""
     if longest >= 7200:
-        return " (hours)", 3600.0
-    return (" (minutes)", 60.0) if longest >= 180 else (" (seconds)", 1.0)
+        return "hours", 3600.0
+    return ("minutes", 60.0) if longest >= 180 else ("seconds", 1.0)
 
 
 def participation(group: Group) -> dict[str, Array] | None:

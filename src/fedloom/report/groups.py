@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.report.runs import RunRecord, evaluations, number, pick
+from fedloom.report.runs import RunRecord, evaluations, number, pick, section
+
+FEATURE = "feature/"
+"""How measures of single input columns begin; they are drawn together as a heat map."""
 
 _UP = {"accuracy", "f1", "precision", "recall", "transfer", "auc", "auroc", "r2", "score"}
 _DOWN = {
@@ -113,14 +116,21 @@ def metric_names(groups: Sequence[Group]) -> list[str]:
     return sorted(names, key=lambda name: (("/" in name), name.endswith("loss")))
 
 
+def by_the_clock(groups: Sequence[Group]) -> bool:
+    """Whether rounds do not compare: replies were taken as they arrived, or the schedules differ."""
+    runs = [run for group in groups for run in group.runs]
+    schedules = [schedule for run in runs if (schedule := section(run.config, "schedule"))]
+    return any(run.asynchronous for run in runs) or any(schedule != schedules[0] for schedule in schedules)
+
+
 def measure_names(groups: Sequence[Group]) -> list[str]:
-    """The scalars that methods measured about themselves, in any run."""
+    """The scalars that methods measured about themselves, in any run; not those of single input columns."""
     names: dict[str, None] = {}
     for row in (row for group in groups for run in group.runs for row in run.history):
         measures = row.get("measures")
         if isinstance(measures, dict):
             names.update(dict.fromkeys(name for name, value in measures.items() if number(value) is not None))
-    return list(names)
+    return [name for name in names if not name.startswith(FEATURE)]
 
 
 def settings(config: dict[str, Any]) -> dict[str, object]:

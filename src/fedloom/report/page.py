@@ -19,7 +19,7 @@ from string import Template
 from typing import Any
 
 from fedloom.errors import RunError
-from fedloom.report import continual, plots, sections
+from fedloom.report import continual, features, fleet, plots, sections
 from fedloom.report.curves import Curves, describe, measure_curves, metric_curves
 from fedloom.report.groups import Group, Target, group_runs, metric_names
 from fedloom.report.runs import find_runs
@@ -44,7 +44,8 @@ def write_report(
     """Write the report of the runs in ``paths`` as one self-contained HTML file and return its path.
 
     ``out`` is the file, or a folder that is to hold ``report.html``. With a ``target`` the table says when the
-    ``metric`` (by default the primary one) reached it.
+    ``metric`` (by default the primary one) reached it; without one, it does so for the target at which the runs were to
+    end.
     """
     given = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
     groups = group_runs(find_runs(given))
@@ -58,9 +59,13 @@ def write_report(
 
 
 def make_target(groups: Sequence[Group], value: float | None, metric: str | None = None) -> Target | None:
-    """A target on a metric that the runs have; the primary one unless another is named."""
+    """A target on a metric that the runs have, the primary one unless another is named; by default the runs' own goal,
+    where they have one in common.
+    """
     if value is None:
-        return None
+        goals = {run.goal for group in groups for run in group.runs}
+        own = goals.pop() if len(goals) == 1 else None
+        return None if own is None else Target(*own)
     names = metric_names(groups)
     chosen = metric or (names[0] if names else "")
     if chosen not in names:
@@ -112,7 +117,9 @@ def _sections(
         ("curves", "Learning curves", learning(groups, charts)),
         ("clients", "Spread over clients", _clients(groups, charts) + _spread_along(groups, charts)),
         ("participation", "Participation", _participation(groups, charts)),
+        ("fleet", "The fleet in time", _fleet(groups, charts)),
         ("measures", "Measures of the method", _measures(groups, charts)),
+        ("features", "Input columns", _features(groups, charts)),
         ("data", "Data", _data(groups, charts)),
         ("again", "How to get this again", sections.again(groups, paths, out)),
     ]
@@ -212,6 +219,40 @@ def _participation(groups: Sequence[Group], charts: dict[str, Chart]) -> str:
     )
 
 
+def _fleet(groups: Sequence[Group], charts: dict[str, Chart]) -> str:
+    times = fleet.fleet_times(groups)
+    if not times:
+        return ""
+    views = fleet.VIEWS if any(time.long for time in times.values()) else {"start": "all jobs"}
+    figures = {
+        f"{group.label} {view}": _plain(fleet.fleet_picture(group, view))
+        for group in groups
+        for view in views
+        if group.label in times
+    }
+    charts["fleet"] = {"keys": ["group", "view"], "figures": figures}
+    controls = sections.select("fleet", "group", "Experiment", {label: label for label in times}) + sections.select(
+        "fleet", "view", "Shown", {view: title.capitalize() for view, title in views.items()}
+    )
+    words = fleet.summary(times)
+    repeated = " Of repeats, the first." * any(len(group.runs) > 1 for group in groups)
+    return sections.figure("fleet", words, controls, f"{escape(words)} {fleet.LEGEND}{repeated}")
+
+
+def _features(groups: Sequence[Group], charts: dict[str, Chart]) -> str:
+    drawn = {group.label: figure for group in groups if (figure := features.feature_picture(group)) is not None}
+    if not drawn:
+        return ""
+    charts["features"] = {"keys": ["group"], "figures": {label: _plain(figure) for label, figure in drawn.items()}}
+    return sections.figure(
+        "features",
+        "What the method measured of each input column along the run, as a heat map.",
+        sections.select("features", "group", "Experiment", {label: label for label in drawn}),
+        f"A row is a column of the input, as the first layer of the model weighs it; a column is a round, up to "
+        f"{features.STEPS} of them, evenly spread." + " Of repeats, the first." * any(len(g.runs) > 1 for g in groups),
+    )
+
+
 def _measures(groups: Sequence[Group], charts: dict[str, Chart]) -> str:
     curves = measure_curves(groups)
     if not curves.lines:
@@ -221,10 +262,15 @@ def _measures(groups: Sequence[Group], charts: dict[str, Chart]) -> str:
         "measures",
         f"What methods measured about themselves along the run: {', '.join(map(name_text, curves.lines))}.",
         sections.curve_controls("measures", curves, "Measure"),
-        _curve_caption(
-            groups, curves, "What the methods measured about themselves. Methods without this measure have no line."
-        ),
+        _curve_caption(groups, curves, _measures_words(curves)),
     )
+
+
+def _measures_words(curves: Curves) -> str:
+    words = "What the methods measured about themselves. Methods without this measure have no line."
+    if "mean_staleness" in curves.lines:
+        words += " Staleness is the age of a reply: steps that the server took since the client fetched its model."
+    return words
 
 
 def _data(groups: Sequence[Group], charts: dict[str, Chart]) -> str:
@@ -278,7 +324,7 @@ def _curve_chart(curves: Curves) -> Chart:
     """One figure, and all the numbers that the page's script may put into it."""
     name = next(iter(curves.lines))
     statistic = next(iter(curves.lines[name]))
-    figure = _plain(plots.curve_figure(curves, x="round", name=name, statistic=statistic))
+    figure = _plain(plots.curve_figure(curves, x=curves.usual, name=name, statistic=statistic))
     for trace in figure["data"]:
         for key in ("x", "y", "customdata"):
             trace.pop(key, None)

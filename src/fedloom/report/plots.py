@@ -33,20 +33,22 @@ SEQUENCES = {
 
 VIEWS = {"box": "each client", "cumulative": "share of clients below", "size": "against the client's size"}
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-_FATES = {"accepted": (0, ""), "late": (4, "/"), "lost": (1, "x"), "dropped": (6, "."), "failed": (3, "+")}
+FATES = {"accepted": (0, ""), "late": (4, "/"), "lost": (1, "x"), "dropped": (6, "."), "failed": (3, "+")}
+"""What becomes of a reply: its colour, and a pattern for those who do not tell colours apart."""
 _MOST_POINTS = 400
 
 
 def learning_curves(
-    groups: Sequence[Group], *, x: str = "round", metric: str | None = None, statistic: str = "weighted"
+    groups: Sequence[Group], *, x: str | None = None, metric: str | None = None, statistic: str = "weighted"
 ) -> Figure:
     """A metric along the run, mean over repeats with a band of ± one standard deviation.
 
-    ``x`` is "round", "simulated_seconds", "bytes", "gradient_evaluations" or "wall_seconds"; ``statistic`` is
-    "weighted", "mean", "worst_tenth", "std", "min" or "max" over the clients, or "pooled".
+    ``x`` is "round", "simulated_seconds", "bytes", "gradient_evaluations" or "wall_seconds", by default the round, or
+    the simulated time where schedules differ; ``statistic`` is "weighted", "mean", "worst_tenth", "std", "min" or "max"
+    over the clients, or "pooled".
     """
     curves = metric_curves(groups, (statistic,))
-    return curve_figure(curves, x=x, name=metric or metric_names(groups)[0], statistic=statistic)
+    return curve_figure(curves, x=x or curves.usual, name=metric or metric_names(groups)[0], statistic=statistic)
 
 
 def curve_figure(curves: Curves, *, x: str, name: str, statistic: str) -> Figure:
@@ -142,25 +144,13 @@ def participation_chart(group: Group) -> Figure | None:
     if table is None:
         return None
     figure = go.Figure()
-    for fate, (colour, pattern) in _FATES.items():
+    for fate, look in FATES.items():
         if fate == "accepted" or table[fate].any():
             figure.add_bar(
                 x=numbers(table["round"]),
                 y=numbers(table[fate]),
                 name=fate,
-                opacity=0.75,
-                marker={
-                    "color": _colour(colour),
-                    "line": {"width": 0},
-                    "pattern": {
-                        "shape": pattern,
-                        "size": 6,
-                        "solidity": 0.25,
-                        "fillmode": "overlay",
-                        "fgcolor": "#ffffff",
-                    },
-                },
-                meta=_meta(colour),
+                **bar_style(*look),
                 hovertemplate="%{y:.3g}",
             )
     style(figure, height=330)
@@ -387,6 +377,13 @@ def line_style(at: int, part: str = "") -> dict[str, Any]:
         "marker": {"size": 5, "color": colour},
         "meta": _meta(at, part),
     }
+
+
+def bar_style(colour: int, pattern: str = "") -> dict[str, Any]:
+    """A colour of the palette, and a pattern over it."""
+    over = {"shape": pattern, "size": 6, "solidity": 0.25, "fillmode": "overlay", "fgcolor": "#ffffff"}
+    marker = {"color": _colour(colour), "line": {"width": 0}, "pattern": over}
+    return {"opacity": 0.75, "marker": marker, "meta": _meta(colour)}
 
 
 def _colour(at: int) -> str:

@@ -74,6 +74,19 @@ class RunRecord:
         return rounds if isinstance(rounds, int) else None
 
     @property
+    def asynchronous(self) -> bool:
+        """Whether the server took replies as they arrived; else it waited for all in every round."""
+        name = self.summary.get("schedule") or section(self.config, "schedule").get("name")
+        return name == "async" if name else any("staleness" in row for row in self.history)
+
+    @property
+    def goal(self) -> tuple[str, float] | None:
+        """The metric and the value at which the run was to end, if it was."""
+        told, planned = section(self.summary, "target"), section(self.config, "schedule")
+        metric, value = told.get("metric", planned.get("metric")), number(told.get("value", planned.get("target")))
+        return (metric, value) if isinstance(metric, str) and value is not None else None
+
+    @property
     def metrics(self) -> tuple[str, ...]:
         """The names of everything that was evaluated, the loss last; the first is the run's primary metric."""
         names: dict[str, None] = dict.fromkeys(section(self.summary, "spread"))

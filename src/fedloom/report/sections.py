@@ -114,9 +114,14 @@ def results(groups: Sequence[Group], target: Target | None) -> str:
     return html_table(groups, target)
 
 
-def select(chart: str, key: str, title: str, options: dict[str, str]) -> str:
-    """A choice above a chart; a choice of one needs no control, but its value is kept for the script."""
-    chosen = "".join(f'<option value="{escape(value)}">{escape(text)}</option>' for value, text in options.items())
+def select(chart: str, key: str, title: str, options: dict[str, str], usual: str | None = None) -> str:
+    """A choice above a chart, at first the usual one or the first; a choice of one needs no control, but its value is
+    kept for the script.
+    """
+    chosen = "".join(
+        f'<option value="{escape(value)}"{" selected" * (value == usual)}>{escape(text)}</option>'
+        for value, text in options.items()
+    )
     hidden = " hidden" if len(options) < 2 else ""
     return (
         f'<label{hidden}>{escape(title)} <select data-chart="{escape(chart)}" data-key="{escape(key)}" '
@@ -130,7 +135,7 @@ def curve_controls(chart: str, curves: Curves, what: str) -> str:
     return (
         select(chart, "name", what, {name: name_text(name) for name in curves.lines})
         + select(chart, "statistic", "Shown as", statistics)
-        + select(chart, "x", "Against", {key: axis.title for key, axis in curves.axes.items()})
+        + select(chart, "x", "Against", {key: axis.title for key, axis in curves.axes.items()}, curves.usual)
         + f'<label><input type="checkbox" data-chart="{chart}" data-key="log" autocomplete="off"> Log scale</label>'
     )
 

@@ -1,0 +1,65 @@
+"""What a method measured of single input columns ("feature/NAME" in the history), as a heat map along the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedloom.report import plots
+from fedloom.report.curves import thin
+from fedloom.report.groups import FEATURE, Group
+from fedloom.report.runs import RunRecord, number, section
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+STEPS = 48
+"""So many recorded rounds are shown, evenly spread."""
+MOST_COLUMNS = 256
+
+
+def feature_table(run: RunRecord) -> tuple[list[str], list[int], np.ndarray[Any, Any]] | None:
+    """The input columns, some rounds, and the values: shape (columns, rounds). None where nothing was measured."""
+    rows = [row for row in run.history if any(name.startswith(FEATURE) for name in section(row, "measures"))]
+    if not rows:
+        return None
+    rows = [rows[at] for at in thin(len(rows), STEPS)]
+    names = list(dict.fromkeys(name for row in rows for name in row["measures"] if name.startswith(FEATURE)))
+    names = [names[at] for at in thin(len(names), MOST_COLUMNS)]
+    values = np.array([[_value(row["measures"].get(name)) for row in rows] for name in names])
+    return [_column(name.removeprefix(FEATURE)) for name in names], [row["round"] for row in rows], values
+
+
+def feature_picture(group: Group) -> Figure | None:
+    """The learned representation of the input columns along the first run of a group; None where it is not measured."""
+    import plotly.graph_objects as go
+
+    found = feature_table(group.runs[0])
+    if found is None:
+        return None
+    names, rounds, values = found
+    figure = go.Figure(
+        go.Heatmap(
+            z=[plots.numbers(row) for row in values],
+            x=[str(index) for index in rounds],
+            y=[plots.plain_text(name) for name in names],
+            hovertemplate="%{y}, round %{x}: %{z:.4g}<extra></extra>",
+            colorscale=[list(stop) for stop in plots.SEQUENCES["light"]],
+            colorbar={"thickness": 10, "outlinewidth": 0},
+            meta={"sequence": True},
+        )
+    )
+    plots.style(figure, height=min(160 + 20 * len(names), 900))
+    figure.update_xaxes(title_text="Round", type="category", nticks=13)
+    figure.update_yaxes(title_text="Input column", type="category", autorange="reversed", showgrid=False)
+    return figure
+
+
+def _column(name: str) -> str:
+    return f"column {name}" if name.isdecimal() else name
+
+
+def _value(entry: object) -> float:
+    value = number(entry)
+    return np.nan if value is None else value
