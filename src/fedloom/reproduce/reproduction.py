@@ -61,7 +61,7 @@ class Reproduction:
         self.chosen = [cell for cell in (plan.cells if chosen is None else chosen) if cell.repeats]
         self.overrides, self.shelf = list(overrides), Shelf()
         self.errors: dict[str, str] = {}
-        self._done: dict[tuple[Path, Measure], Outcome] = {}
+        self._done: dict[tuple[Path, Measure, float | None], Outcome] = {}
 
     def perform(self, watch: Watch, tell: Tell) -> list[str]:
         """Do what is not done yet; what went wrong in the cells that failed."""
@@ -158,7 +158,7 @@ class Reproduction:
 
     def outcome(self, cell: Cell, place: Path, tuning: bool = False) -> Outcome | None:
         """What came of a run; None when it is not done."""
-        key = place, cell.measure
+        key = place, cell.measure, cell.target
         if key not in self._done:
             over = (self.plan.tuning.over if tuning else None) or cell.measure.over
             found = read_outcome(self.folder / place, cell.measure, over, None if tuning else cell.target)
