@@ -110,11 +110,11 @@ def test_a_row_that_does_not_stand_in_a_column_has_no_improvement_there(write: W
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (BETTER.replace('"Late"', '"Lade"'), "improvement.0.over has 'Lade', no row; did you mean 'Late'?"),
-        (BETTER.replace('"Late"', "[]"), "improvement.0.over names no row"),
-        (BETTER + "rounds = 3\n", "improvement.0.rounds is no setting of an improvement"),
-        (BETTER + "published = { other = 3 }\n", "improvement.0.published.other is of no column"),
-        ("improvement = 3\n", "improvement is missing"),
+        (BETTER.replace('"Late"', '"Lade"'), "has 'Lade', which is no row; did you mean 'Late'?"),
+        (BETTER.replace('"Late"', "[]"), "improvement.0.over = [] names no row"),
+        (BETTER + "rounds = 3\n", "improvement.0.rounds = 3 is no setting of an improvement"),
+        (BETTER + "published = { other = 3 }\n", "improvement.0.published.other = 3 is of no column"),
+        ("improvement = 3\n", "write [[improvement]] above the keys"),
     ],
 )
 def test_improvements_that_cannot_be_are_refused(write: Write, parts: Parts, text: str, said: str) -> None:

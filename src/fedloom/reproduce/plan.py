@@ -424,7 +424,9 @@ class _Reader:
             for key, names in (("of", [one.of]), ("over", one.over)):
                 for name in names:
                     if name not in rows:
-                        self.faults.add(("improvement", index, key), f"has {name!r}, no row; {hint(name, rows)}")
+                        self.faults.add(
+                            ("improvement", index, key), f"has {name!r}, which is no row; {hint(name, rows)}"
+                        )
             if not one.over:
                 self.faults.add(("improvement", index, "over"), "names no row; give one, or several")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from fedloom.report.words import MISSING, Scale, counted, plain, plural, sized, spread_text, text, timed
+from fedloom.report.words import MISSING, counted, plain, plural, sized, spread_text, text, timed
 from fedloom.reproduce.outcome import improvement
 from fedloom.reproduce.plan import point_text
 
@@ -142,7 +142,8 @@ def _percents(one: Record, column: str, cells: dict[tuple[str, str], Record], re
     upwards = _better(known[0], record) == "up"
 
     def percent(values: list[float | None]) -> str:
-        return text(lambda value: Scale(decimals=2, unit="%"), improvement(values[0], values[1:], upwards))
+        found = improvement(values[0], values[1:], upwards)
+        return MISSING if found is None else f"{found:.2f} %"
 
     said = one["published"].get(column)
     theirs = percent([cell["published"] and cell["published"]["value"] for cell in known])
