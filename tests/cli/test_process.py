@@ -60,4 +60,4 @@ def test_ctrl_c_saves_says_how_to_resume_and_the_resumed_run_has_the_same_bits(
     call("resume", "stopped", "--no-report")
     call("run", *flags, "--out", "whole")
     assert summary("stopped")["theta_sha256"] == summary("whole")["theta_sha256"]
-    assert summary("stopped")["rounds"] == 120
+    assert summary("stopped")["rounds"] == 600
