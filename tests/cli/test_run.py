@@ -30,7 +30,9 @@ def test_a_run_is_a_folder_with_a_report_and_ends_with_a_table(call: Call, summa
     assert summary("a")["rounds"] == 3
 
 
-def test_a_run_says_when_it_reached_its_target_and_its_table_too(call: Call, summary: Summary) -> None:
+def test_a_run_says_when_it_reached_its_target_and_its_table_too(
+    call: Call, summary: Summary, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flags = (*SMALL[:4], "--rounds", 60, "--delay", "uniform:10:100", "--schedule", "async", "--concurrency", 3)
     result = call("run", *flags, "--until", "rmse=0.9", "--out", "a")
     assert "5 clients (3 at a time)" in result.output
@@ -41,7 +43,8 @@ def test_a_run_says_when_it_reached_its_target_and_its_table_too(call: Call, sum
     assert int(said[3]) == reached["round"]
     shown = reached["simulated_seconds"] / (60 if said[2] == "min" else 1)
     assert float(said[1]) == pytest.approx(shown, abs=0.06)
-    assert "Seconds to\n" in re.sub(r" +\n", "\n", call("report", "a").output)
+    monkeypatch.setenv("COLUMNS", "200")  # a narrow table leaves columns out
+    assert "Seconds to" in call("report", "a").output
     assert "To RMSE ≤ 0.9" in Path("a/report.html").read_text()
 
 
