@@ -29,6 +29,7 @@ from fedloom.conformance import DECLARATIONS
 from fedloom.data import SOURCES, STEPS, beijing, cifar, extrasensory, load_file, mnist
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import FLEETS, Fleet
+from fedloom.engine.schedule import Schedule
 from fedloom.experiment.data import Division
 from fedloom.experiment.forms import Field, Form
 from fedloom.experiment.sections import Execution, Prior, SelectionPlan, Top, method_form, network_form
@@ -86,6 +87,7 @@ def section(name: str) -> str:
         "top": Top,
         "data": Division,
         "selection": SelectionPlan,
+        "schedule": Schedule,
         "fleet": Fleet,
         "stream": Stream,
         "evaluation": Evaluation,
@@ -177,6 +179,13 @@ def claims(name: str) -> str:
     """The known answers of a method, and the hardships under which each is checked again."""
     rows = [(claim.name, ", ".join(claim.survives) or "–") for claim in DECLARATIONS[name].claims]
     return _table(("Known answer", "Checked again when replies are"), rows)
+
+
+def needs_rounds() -> str:
+    """The methods that cannot take replies as they arrive, and why."""
+    found = {name: entry.cls.needs_rounds for name, entry in REGISTER.items()}
+    rows = [(f"[`{name}`](../methods/{name}.md)", why) for name, why in found.items() if why]
+    return _table(("Method", "Why not"), rows) if rows else "There is no such method today."
 
 
 def sources() -> str:
@@ -408,6 +417,7 @@ _PARTS: dict[str, Callable[..., str]] = {
     "losses": losses,
     "method-options": method_options,
     "metrics": metrics,
+    "needs-rounds": needs_rounds,
     "network-options": network_options,
     "origins": origins,
     "parameters": parameters,

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedloom.engine.run import Run as Run
     from fedloom.engine.run import train as train
     from fedloom.engine.saved import saved_model as saved_model
+    from fedloom.engine.schedule import Schedule as Schedule
     from fedloom.experiment.adaptation import adapt as adapt
     from fedloom.federation.data import FederatedData as FederatedData
     from fedloom.federation.divergences import Divergence as Divergence
@@ -91,6 +92,7 @@ _HOMES = {
     "Run": "fedloom.engine.run",
     "train": "fedloom.engine.run",
     "saved_model": "fedloom.engine.saved",
+    "Schedule": "fedloom.engine.schedule",
     "adapt": "fedloom.experiment.adaptation",
     "FederatedData": "fedloom.federation.data",
     "Divergence": "fedloom.federation.divergences",
@@ -163,6 +165,7 @@ __all__ = [
     "Quantise",
     "Run",
     "Scaffold",
+    "Schedule",
     "SharingADMM",
     "Stream",
     "Task",

@@ -44,7 +44,7 @@ def test_a_refusal_is_on_stderr_with_exit_code_2_and_no_traceback(tmp_path: Path
 def test_ctrl_c_saves_says_how_to_resume_and_the_resumed_run_has_the_same_bits(
     tmp_path: Path, call: Callable[..., object], summary: Callable[[str], dict[str, object]]
 ) -> None:
-    flags = ("--data", "digits", "--rounds", 120, "--executor", "serial", "--no-report")
+    flags = ("--data", "digits", "--rounds", 600, "--executor", "serial", "--no-report")
     command = [*FEDLOOM, *map(str, ("run", *flags, "--out", "stopped"))]
     with subprocess.Popen(
         command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -60,4 +60,4 @@ def test_ctrl_c_saves_says_how_to_resume_and_the_resumed_run_has_the_same_bits(
     call("resume", "stopped", "--no-report")
     call("run", *flags, "--out", "whole")
     assert summary("stopped")["theta_sha256"] == summary("whole")["theta_sha256"]
-    assert summary("stopped")["rounds"] == 120
+    assert summary("stopped")["rounds"] == 600

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,38 @@ def test_a_run_is_a_folder_with_a_report_and_ends_with_a_table(call: Call, summa
         "report.html",
     }
     assert summary("a")["rounds"] == 3
+
+
+def test_a_run_says_when_it_reached_its_target_and_its_table_too(
+    call: Call, summary: Summary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = (*SMALL[:4], "--rounds", 60, "--delay", "uniform:10:100", "--schedule", "async", "--concurrency", 3)
+    result = call("run", *flags, "--until", "rmse=0.9", "--out", "a")
+    assert "5 clients (3 at a time)" in result.output
+    reached = summary("a")["target"]["reached"]
+    assert 0 < reached["round"] == summary("a")["rounds"] < 60
+    said = re.search(r"stopped: target reached, rmse 0.9, at ([\d.]+) (s|min) simulated, round (\d+)", result.output)
+    assert said is not None
+    assert int(said[3]) == reached["round"]
+    shown = reached["simulated_seconds"] / (60 if said[2] == "min" else 1)
+    assert float(said[1]) == pytest.approx(shown, abs=0.06)
+    monkeypatch.setenv("COLUMNS", "200")  # a narrow table leaves columns out
+    assert "Seconds to" in call("report", "a").output
+    assert "To RMSE ≤ 0.9" in Path("a/report.html").read_text()
+
+
+def test_a_run_that_ends_by_the_limit_of_time_says_so_and_that_its_target_was_missed(call: Call) -> None:
+    flags = (*SMALL[:4], "--rounds", 60, "--delay", 10, "--seconds", 35, "--until", "rmse=0")
+    output = call("run", *flags, "--out", "a", "--no-report").output
+    assert "stopped: limit of simulated time, at 40.0 s simulated, round 4" in output
+    assert "the target rmse = 0 was not reached: the run ended by its limit of seconds" in output
+    assert "stopped" not in call("run", *SMALL, "--out", "b", "--no-report").output
+
+
+def test_a_run_that_converged_says_so(call: Call) -> None:
+    flags = ("--method", "admm", "--data", "diabetes", "--clients", 5, "--rounds", 200, "--dtype", "float64")
+    output = call("run", *flags, "--set", "method.stop=0.01", "--out", "a", "--no-report").output
+    assert "stopped: converged at round" in output
 
 
 def test_without_a_folder_each_run_gets_a_new_one(call: Call) -> None:

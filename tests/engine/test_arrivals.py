@@ -386,6 +386,7 @@ def test_work_that_is_less_than_promised_is_found_out() -> None:
         ({"schedule": Schedule("async", concurrency=6)}, "concurrency = 6 cannot be: 5 clients"),
         ({"schedule": Schedule("rounds", buffer=2)}, "buffer = 2 belongs to schedule.name = 'async'"),
         ({"schedule": Schedule("rounds", seconds=3.0)}, "nothing takes time"),
+        ({"schedule": Schedule("async"), "fleet": Fleet(unavailable=1.0)}, "nobody can ever be reached"),
         ({"schedule": Schedule("rounds", metric="f1")}, "needs schedule.target"),
         ({"schedule": Schedule("rounds", metric="f2", target=1.0)}, "is not evaluated"),
     ],

@@ -195,3 +195,11 @@ def test_the_frame_has_one_flat_column_for_each_number():
 
 def test_the_frame_of_no_rows_is_empty():
     assert History().frame().empty
+
+
+def test_the_frame_has_ages_and_values_tested_on_arrival_but_not_the_jobs_of_single_clients():
+    history = History()
+    row = {"round": 1, "staleness": {"mean": 1.5, "max": 4}, "prequential": {"accuracy": 0.5}}
+    history.append({**row, "jobs": [[0, 0.0, 1.0, "accepted"]], "away": [[1, 0.0, None]]})
+    assert list(history.frame().columns) == ["round", "staleness.mean", "staleness.max", "prequential.accuracy"]
+    assert history.rows[0]["jobs"] == [[0, 0.0, 1.0, "accepted"]]

@@ -341,3 +341,16 @@ def test_python_is_told_what_cannot_be() -> None:
         fedloom.train_tasks([], FedAvg(), rounds=1)
     with pytest.raises(ConfigError, match="give an evaluation"):
         fedloom.train_tasks([low, high], FedAvg(), rounds=1, evaluate=())
+
+
+def test_the_jobs_of_later_tasks_are_told_on_the_clock_that_goes_on(tmp_path: Path) -> None:
+    run = sequence(tmp_path, HALVES + "[fleet]\ndelay_up = 'uniform:1:5'\n").run(tmp_path / "run")
+    rows = run.history[1:]
+    ends = [0.0, *(row["simulated_seconds"] for row in rows)]
+    assert ends == sorted(ends)
+    for began, row in zip(ends, rows, strict=False):
+        assert len(row["jobs"]) == 5
+        for _, start, end, fate in row["jobs"]:
+            assert start == pytest.approx(began)
+            assert began < end <= row["simulated_seconds"] * (1 + 1e-9)
+            assert fate == "accepted"

@@ -71,6 +71,8 @@ def write_run(
     lossy: bool = True,
     finished: bool = True,
     planned: int | None = None,
+    schedule: str = "",
+    goal: float | None = None,
 ) -> Path:
     folder.mkdir(parents=True)
     top, pace, penalty, message = METHODS.get(method, METHODS["fedavg"])
@@ -87,6 +89,8 @@ def write_run(
         "evaluation": {"model": "global", "on": "all", "split": "test", "every": every},
         "execution": {"executor": "serial", "stack": 5},
     }
+    if schedule:
+        config["schedule"] = {"name": schedule} | ({} if goal is None else {"metric": "accuracy", "target": goal})
     text = ""
     for section, values in config.items():
         text += f"\n[{section}]\n" if section else ""
@@ -113,8 +117,16 @@ def write_run(
         loss = np.maximum(2.3 * (1 - accuracy) ** 1.2 + 0.03, 0.01)
         if index % every == 0 or index == rounds:
             row["evaluation"] = {"accuracy": spread_of(accuracy, sizes, True), "loss": spread_of(loss, sizes, False)}
+        if schedule == "async" and index:
+            row |= {"staleness": {"mean": 2.5, "max": 7}, "prequential": {"accuracy": index / rounds}}
+        if schedule and index:
+            began = rows[-1]["simulated_seconds"]
+            ends = rng.uniform(began, clocks["simulated_seconds"], 10)
+            row["jobs"] = [[client, began, float(end), "accepted"] for client, end in enumerate(ends)]
         if method == "fedavg":
             row["measures"] = {"gradient_norm": 3.0 * float(np.exp(-index / 5)) + 1e-3, "drift": 0.2 + 0.01 * index}
+            if schedule:
+                row["measures"] |= {f"feature/{at}": float(value) for at, value in enumerate(rng.uniform(size=3))}
         rows.append(row)
     (folder / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if finished:

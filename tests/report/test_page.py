@@ -165,6 +165,35 @@ def test_a_quiet_run_has_no_section_on_participation_or_measures(make_run, tmp_p
     assert set(payload(page)["charts"]) == {"learning", "clients", "spread", "labels"}
 
 
+@pytest.fixture
+def schedules(make_run, tmp_path):
+    """The page of a run that waited and of one that did not, both with a target."""
+    for seed, name in enumerate(("rounds", "async")):
+        make_run(f"all/{name}", label=name, schedule=name, goal=0.8, rounds=60, seed=seed)
+    return write_report(tmp_path / "all", tmp_path / "report.html")
+
+
+def test_schedules_are_compared_by_the_clock_with_the_fleet_in_time_and_the_input_columns(schedules):
+    page = Page(schedules.read_text(encoding="utf-8"))
+    charts = payload(page)["charts"]
+    assert {"fleet", "features"} <= set(charts)
+    views = ("start", "end", "share")
+    assert set(charts["fleet"]["figures"]) == {f"{name} {view}" for name in ("rounds", "async") for view in views}
+    assert set(charts["features"]["figures"]) == {"rounds", "async"}
+    chosen = [each["value"] for tag, each in page.tags if tag == "option" and "selected" in each]
+    assert set(chosen) == {"simulated_seconds"}
+    assert "To accuracy ≥ 0.8" in page.text
+    assert "Staleness is the age of a reply" in page.text
+    assert len(json.dumps(charts["fleet"])) < 150_000
+
+
+def test_a_run_that_waits_for_its_rounds_is_drawn_against_them(make_run, tmp_path):
+    page = write(make_run, tmp_path, schedule="rounds", rounds=3)
+    assert {each["value"] for tag, each in page.tags if tag == "option" and "selected" in each} == {"round"}
+    assert set(payload(page)["charts"]["fleet"]["figures"]) == {"fedavg start"}
+    assert "Staleness" not in page.text
+
+
 def test_an_unfinished_run_is_reported_with_a_word_of_warning(make_run, tmp_path):
     page = write(make_run, tmp_path, finished=False, rounds=4, planned=50)
     assert "fedavg, seed 0 is not finished: round 4 of 50" in page.text
@@ -289,6 +318,15 @@ def test_a_browser_draws_every_chart_without_complaint(report, page, tmp_path):
     assert all("background-color" in each["style"] for each in swatches)
 
 
+@in_browser
+def test_a_browser_draws_the_fleet_and_the_columns_without_complaint(schedules, tmp_path):
+    dom, complaints = browse(schedules, tmp_path / "profile")
+    assert complaints == []
+    for name in ("fleet", "features"):
+        assert re.search(rf'<div class="[^"]*js-plotly-plot[^"]*" id="chart-{name}"', dom), name
+    assert dom.count('class="point"') > 100
+
+
 PROBE = """<script>
 addEventListener("error", (event) => { document.body.dataset.failed = event.message; });
 let choices = 0;
@@ -298,7 +336,7 @@ for (const select of document.querySelectorAll("select[data-chart]")) {
     select.value = option.value;
     select.dispatchEvent(new Event("change"));
     const plot = document.getElementById(`chart-${select.dataset.chart}`);
-    seen.add(JSON.stringify(plot.data.map((trace) => [trace.type, trace.x, trace.y, trace.z])));
+    seen.add(JSON.stringify(plot.data.map((trace) => [trace.type, trace.x, trace.y, trace.z, trace.base])));
     choices += 1;
   }
   const { chart, key } = select.dataset;
@@ -326,6 +364,16 @@ def test_every_choice_draws_something_of_its_own_and_the_table_sorts(report, tmp
     assert order == "ascending"
     results = drawn.text[drawn.text.index("Runs") :]
     assert results.index("local") < results.index("fedavg") < results.index("central")
+
+
+@in_browser
+def test_every_choice_of_the_fleet_draws_something_of_its_own(schedules, tmp_path):
+    text = schedules.read_text(encoding="utf-8")
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text).replace("</body>", PROBE)
+    probed = tmp_path / "probed.html"
+    probed.write_text(text, encoding="utf-8")
+    (body,) = [each for tag, each in Page(browse(probed, tmp_path / "profile")[0]).tags if tag == "body"]
+    assert "data-failed" not in body
 
 
 @in_browser

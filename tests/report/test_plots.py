@@ -58,6 +58,44 @@ def test_curves_can_be_drawn_against_every_clock(groups):
         np.testing.assert_allclose(line.x, expected, rtol=1e-5)
 
 
+def test_rounds_are_the_usual_axis_unless_schedules_differ_or_nobody_waits(make_run, groups):
+    assert metric_curves(groups).usual == "round"
+    waiting, arriving = (read_run(make_run(name, schedule=name)) for name in ("rounds", "async"))
+    assert metric_curves(group_runs([waiting])).usual == "round"
+    for runs in ([waiting, arriving], [arriving]):
+        curves = metric_curves(group_runs(runs))
+        assert curves.usual == "simulated_seconds"
+        assert learning_curves(group_runs(runs)).layout.xaxis.title.text == curves.axes["simulated_seconds"].title
+        assert learning_curves(group_runs(runs), x="round").layout.xaxis.title.text == "Rounds"
+    other = read_run(make_run("other", schedule="rounds", goal=0.9))
+    assert metric_curves(group_runs([waiting, other])).usual == "simulated_seconds"
+
+
+def test_without_simulated_time_rounds_are_the_usual_axis_of_every_schedule(make_run):
+    run = read_run(make_run(schedule="async"))
+    for row in run.history:
+        row["simulated_seconds"] = 0.0
+    assert metric_curves(group_runs([run])).usual == "round"
+
+
+def test_the_age_of_replies_has_curves_among_the_measures(make_run):
+    runs = [read_run(make_run(name, schedule=name, rounds=4)) for name in ("rounds", "async")]
+    lines = measure_curves(group_runs(runs)).lines
+    assert list(lines) == ["gradient_norm", "drift", "mean_staleness", "max_staleness"]
+    waiting, arriving = lines["max_staleness"]["value"]
+    assert not np.isfinite(waiting.mean).any()
+    assert arriving.mean[1:].tolist() == [7] * 4
+
+
+def test_what_was_tested_before_it_was_trained_on_has_a_curve_beside_the_evaluation(make_run):
+    groups = group_runs([read_run(make_run(schedule="async", rounds=4, every=2))])
+    curves = metric_curves(groups)
+    assert list(curves.lines) == ["accuracy", "loss", "prequential/accuracy"]
+    assert list(curves.lines["prequential/accuracy"]) == ["weighted"]
+    assert curves.lines["prequential/accuracy"]["weighted"][0].mean[1:].tolist() == [0.25, 0.5, 0.75, 1.0]
+    assert "prequential/accuracy" not in metric_curves(groups, ("worst_tenth",)).lines
+
+
 def test_a_long_time_is_told_in_hours(make_run):
     folder = make_run(rounds=1, finished=False)
     row = {"round": 2, "simulated_seconds": 36_000.0, "evaluation": {"accuracy": {"mean": 0.5}}}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedloom.report import Target, find_runs, group_runs, html_table, read_run, rich_table, rows
+from fedloom.report import Target, find_runs, group_runs, html_table, make_target, read_run, rich_table, rows
 from fedloom.report.table import cells
 
 
@@ -86,6 +86,29 @@ def test_a_target_that_some_repeats_reached_says_how_many(make_run):
     ]
     (line,) = cells(group_runs(runs), Target("accuracy", 0.7))
     assert any(cell.text.endswith("(1 of 2)") for cell in line if cell.column.heading == "target")
+
+
+def test_runs_that_were_to_end_at_a_target_tell_when_they_reached_it(make_run):
+    runs = [read_run(make_run(name, schedule=name, goal=0.8)) for name in ("rounds", "async")]
+    groups = group_runs(runs)
+    target = make_target(groups, None)
+    assert target == Target("accuracy", 0.8)
+    reached = [target.reached_at(run)["simulated_seconds"] for run in runs]
+    assert [row["seconds_to_target"] for row in rows(groups, target)] == pytest.approx(reached)
+    assert make_target(groups, 0.5) == Target("accuracy", 0.5)
+
+
+def test_there_is_no_target_in_common_where_runs_have_different_ones_or_none(make_run):
+    runs = [read_run(make_run(str(goal), schedule="rounds", goal=goal)) for goal in (0.8, 0.9, None)]
+    assert make_target(group_runs(runs[:2]), None) is None
+    assert make_target(group_runs(runs[1:]), None) is None
+    assert make_target(group_runs(runs[2:]), None) is None
+
+
+def test_the_goal_of_a_finished_run_is_that_of_its_summary(make_run):
+    run = read_run(make_run(schedule="rounds", goal=0.8))
+    run.summary["target"] = {"metric": "loss", "value": 0.5, "reached": None}
+    assert run.goal == ("loss", 0.5)
 
 
 def test_the_terminal_table_fits_the_width_it_is_given(groups):

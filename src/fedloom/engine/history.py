@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 _HEADLINE = "weighted"
+_DIARY = ("jobs", "away")
 
 
 class History:
@@ -91,7 +92,8 @@ class History:
         """The rows as a pandas frame with flat columns.
 
         A metric's weighted mean is "accuracy", its spread "accuracy.mean", "accuracy.std", …; a further evaluation
-        NAME has "NAME.accuracy" and so on; a method's own measures are "measures.NAME".
+        NAME has "NAME.accuracy" and so on; a method's own measures are "measures.NAME". What single clients did is
+        left to the rows.
         """
         import pandas as pd
 
@@ -183,6 +185,8 @@ def _is_row(row: Any) -> bool:
 def _flat(row: Row) -> Row:
     columns: Row = {}
     for key, value in row.items():
+        if key in _DIARY:
+            continue
         if key == "evaluation":
             _put_metrics(columns, "", value)
         elif key == "evaluations":

@@ -54,6 +54,8 @@ class Schedule:
         if self.asynchronous and method.needs_rounds is not None:
             why = f"{name_of(method)} cannot take replies as they arrive, {method.needs_rounds}"
             yield "name", f"cannot be: {why}; set it to 'rounds'"
+        if self.asynchronous and fleet.unavailable == 1:
+            yield "name", "cannot be: with fleet.unavailable = 1 nobody can ever be reached; choose less"
         for key in ("concurrency", "buffer"):
             if getattr(self, key) is not None and not self.asynchronous:
                 yield key, "belongs to schedule.name = 'async'; set that, or leave this out"
