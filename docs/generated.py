@@ -80,6 +80,7 @@ def section(name: str) -> str:
         "measure": plan.Measure,
         "column": plan.Column,
         "row": plan.Row,
+        "improvement": plan.Improvement,
         "published": plan.Published,
         "tune": plan.Tuning,
         "quick": plan.Haste,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedloom.experiment import Shelf
-from fedloom.reproduce import Plan
+from fedloom.reproduce import Cell, Plan
 from fedloom.reproduce.plan import check
 from fedloom.reproduce.shelf import shipped
 from real_data import real_data
@@ -15,6 +15,10 @@ DATA = {
     "d1-forgetting": ("fashion-mnist", "cifar10", "cifar100"),
     "d1-prior": ("cifar10",),
     "d1-rho": ("cifar10", "cifar100"),
+    "d2-dropout": ("extrasensory", "beijing-air"),
+    "d2-growth": ("beijing-air", "extrasensory", "fashion-mnist"),
+    "d2-quality": ("beijing-air", "extrasensory", "fashion-mnist"),
+    "d2-time": ("beijing-air", "extrasensory", "fashion-mnist"),
     "d4-fedmeta": ("mnist", "cifar10"),
     "drift": (),
     "optimisation": ("fashion-mnist",),
@@ -25,6 +29,10 @@ def read(name: str, quick: bool = False) -> Plan:
     return Plan.read(shipped() / f"{name}.toml", quick=quick)
 
 
+def runnable(plan: Plan) -> list[Cell]:
+    return [cell for cell in plan.cells if cell.repeats]
+
+
 def test_every_table_is_known_here() -> None:
     assert sorted(path.stem for path in shipped().glob("*.toml")) == sorted(DATA)
 
@@ -33,7 +41,7 @@ def test_every_table_is_known_here() -> None:
 @pytest.mark.parametrize("name", DATA)
 def test_the_settings_of_every_run_can_be(name: str, quick: bool) -> None:
     plan = read(name, quick)
-    for cell in plan.cells:
+    for cell in runnable(plan):
         for point in cell.points or (None,):
             cell.experiment(cell.seeds[0], point, [], Shelf())
 
@@ -42,7 +50,8 @@ def test_the_settings_of_every_run_can_be(name: str, quick: bool) -> None:
 def test_the_first_column_fits_its_data(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDLOOM_DATA", str(real_data(*DATA[name][:1])))
     plan = read(name)
-    check([cell for cell in plan.cells if cell.column == plan.columns[0]], plan, [], Shelf())
+    cells = runnable(plan)
+    check([cell for cell in cells if cell.home[1] == cells[0].home[1]], plan, [], Shelf())
 
 
 def test_d1_compares_every_published_number_but_those_of_another_run() -> None:
@@ -82,3 +91,37 @@ def test_d4_has_the_sizes_that_the_reports_generators_draw() -> None:
     assert (sum(totals["CIFAR-10"]), max(totals["CIFAR-10"]), min(totals["CIFAR-10"])) == (52_497, 1_986, 506)
     assert round(0.75 * max(totals["MNIST"]), -2) == 3_900
     assert round(0.75 * max(totals["CIFAR-10"]), -2) == 1_500
+
+
+D2 = ("d2-dropout", "d2-growth", "d2-quality", "d2-time")
+
+
+def test_d2_has_every_published_number_and_the_columns_of_fitrec_without_runs() -> None:
+    quality, time = read("d2-quality"), read("d2-time")
+    assert [sum(cell.published is not None for cell in plan.cells) for plan in (quality, time)] == [8 * 11, 6 * 4]
+    assert list(quality.unavailable) == [column for column in quality.columns if column.startswith("FitRec")]
+    assert list(time.unavailable) == ["FitRec"]
+    assert {cell.column for cell in quality.cells if not cell.repeats} == set(quality.unavailable)
+
+
+@pytest.mark.parametrize("name", D2)
+def test_d2_has_one_clock_one_stream_and_the_same_visits_for_every_method(name: str) -> None:
+    for cell in runnable(read(name)):
+        values, pooled = cell.settings.values, cell.row == "Global"
+        assert values["fleet"]["delay_up"] == (39 if pooled else "uniform:10:100")
+        assert (values["rounds"], values["method"]["batch"]) == (100_000, 32)
+        assert values["method"]["steps"] == (100 if values["data"]["name"] == "fashion-mnist" else 120) / (
+            1 if pooled else 20 if values["data"]["name"] == "fashion-mnist" else 12
+        )
+    settings = [cell.settings.values for cell in runnable(read(name))]
+    assert all(one["stream"] == settings[0]["stream"] for one in settings)
+    assert {one["schedule"]["seconds"] for one in settings} == {5400 if name == "d2-growth" else 6000}
+
+
+def test_the_shares_of_d2_growth_have_come_at_the_times_at_which_it_is_read() -> None:
+    for cell in read("d2-growth").cells:
+        values = cell.settings.values
+        share = float(cell.column.rpartition(", ")[2].removesuffix(" %")) / 100
+        at, stream = cell.measure.at_seconds, values["stream"]
+        time = values["schedule"]["seconds"] if at is None else at
+        assert stream["start"] + (1 - stream["start"]) * time / stream["duration"] == pytest.approx(share)

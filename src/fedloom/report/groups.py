@@ -62,16 +62,20 @@ class Group:
 
 @dataclass(frozen=True)
 class Target:
-    """A metric's value to be reached: by the weighted mean over clients, in a round that was evaluated."""
+    """A metric's value to be reached, usually by the weighted mean over clients, in a round that was evaluated."""
 
     metric: str
     value: float
+    statistic: str = "weighted"
+    rises: bool | None = None
+    """Whether it gets better upwards; none: as the metric's name tells."""
 
     def reached_at(self, run: RunRecord) -> dict[str, Any] | None:
         """The first row of the history in which the target is reached."""
-        better = np.less_equal if direction(self.metric) == "down" else np.greater_equal
+        rises = direction(self.metric) != "down" if self.rises is None else self.rises
+        better = np.greater_equal if rises else np.less_equal
         for row in run.history:
-            value = pick(evaluations(row).get(self.metric, {}), "weighted")
+            value = pick(evaluations(row).get(self.metric, {}), self.statistic)
             if value is not None and better(value, self.value):
                 return row
         return None

@@ -3,7 +3,7 @@
 from fedloom.reproduce import Plan, Reproduction
 """
 
-from fedloom.reproduce.plan import Cell, Measure, Plan, Published
+from fedloom.reproduce.plan import Cell, Improvement, Measure, Plan, Published
 from fedloom.reproduce.reproduction import Reproduction
 
-__all__ = ["Cell", "Measure", "Plan", "Published", "Reproduction"]
+__all__ = ["Cell", "Improvement", "Measure", "Plan", "Published", "Reproduction"]

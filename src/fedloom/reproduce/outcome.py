@@ -22,27 +22,26 @@ DEVIATIONS = 2.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run that is done: its value (NaN where it diverged), and the row of the history that reached the target."""
+    """A run that is done: its value (NaN where there is none), and what it took to reach the target."""
 
     value: float
     reached: dict[str, float] | None = None
     wall_seconds: float = 0.0
-
-    @property
-    def diverged(self) -> bool:
-        """Whether it ended in NaN or infinity."""
-        return not math.isfinite(self.value)
+    diverged: bool = False
+    """Whether it ended in NaN or infinity."""
 
 
 def read_outcome(place: Path, measure: Measure, over: int, target: float | None) -> Outcome | None:
     """The outcome of the run in a folder; None when it is not done."""
-    if (place / DIVERGED).is_file():
-        run = read_run(place)
-        return Outcome(math.nan, _reached(run, measure, target), run.clock("wall_seconds") or 0.0)
-    if not (place / SUMMARY).is_file():
+    broken = (place / DIVERGED).is_file()
+    if not broken and not (place / SUMMARY).is_file():
         return None
     run = read_run(place)
-    return Outcome(value_of(run, measure, over), _reached(run, measure, target), run.clock("wall_seconds") or 0.0)
+    reached, seconds = _reached(run, measure, target), run.clock("wall_seconds") or 0.0
+    if measure.reads != "value":
+        return Outcome((reached or {}).get(measure.reads, math.nan), reached, seconds, broken)
+    value = math.nan if broken else value_of(run, measure, over)
+    return Outcome(value, reached, seconds, not math.isfinite(value))
 
 
 def value_of(run: RunRecord, measure: Measure, over: int) -> float:
@@ -51,6 +50,7 @@ def value_of(run: RunRecord, measure: Measure, over: int) -> float:
         value
         for row in run.history
         if measure.task in (None, row.get("task"))
+        and (measure.at_seconds is None or (number(row.get("simulated_seconds")) or 0.0) <= measure.at_seconds)
         and (value := pick(evaluations(row).get(measure.metric, {}), measure.statistic)) is not None
     ][-over:]
     return measure.factor * sum(values) / len(values) if values else math.nan
@@ -59,18 +59,22 @@ def value_of(run: RunRecord, measure: Measure, over: int) -> float:
 def _reached(run: RunRecord, measure: Measure, target: float | None) -> dict[str, float] | None:
     if target is None:
         return None
-    row = Target(measure.metric, target).reached_at(run)
+    row = Target(measure.metric, target, measure.statistic, measure.rises).reached_at(run)
     if row is None:
         return None
     clocks = {"rounds": ("round",), "bytes": ("bytes_up", "bytes_down"), "seconds": ("simulated_seconds",)}
-    return {key: sum(number(row.get(clock)) or 0.0 for clock in parts) for key, parts in clocks.items()}
+    found = {key: sum(number(row.get(clock)) or 0.0 for clock in parts) for key, parts in clocks.items()}
+    return found | {"minutes": found["seconds"] / 60}
 
 
-def judge(values: Sequence[float], published: Published | None) -> tuple[Verdict, str]:
+def judge(
+    values: Sequence[float], published: Published | None, why_missing: str = "every repeat diverged"
+) -> tuple[Verdict, str]:
     """The verdict on the values of the repeats, and why, where it needs a reason.
 
     Within: the two means differ by at most two standard deviations, √(s² + s'²) being one, where s is the spread of
-    our repeats and s' the published one (what is not known counts as 0).
+    our repeats and s' the published one (what is not known counts as 0). ``why_missing`` says why
+    no repeat has a value, where that is so.
     """
     if not values:
         return "not run", ""
@@ -80,7 +84,7 @@ def judge(values: Sequence[float], published: Published | None) -> tuple[Verdict
         return "not comparable", published.not_comparable
     mean, std = mean_and_std([value for value in values if math.isfinite(value)])
     if mean is None:
-        return "not comparable", "every repeat diverged"
+        return "not comparable", why_missing
     if std is None and published.std is None:
         return "not comparable", "neither side has a spread: repeat it with --repeats 2 or more"
     allowed = DEVIATIONS * math.hypot(std or 0.0, published.std or 0.0)
@@ -96,6 +100,15 @@ def on_the_way(outcomes: Sequence[Outcome], target: float | None) -> dict[str, A
     reached = [outcome.reached for outcome in outcomes if outcome.reached is not None]
     means = {key: mean_and_std([one[key] for one in reached])[0] for key in ("rounds", "bytes", "seconds")}
     return {"value": target, **means, "reached": len(reached), "of": len(outcomes)}
+
+
+def improvement(mine: float | None, others: Sequence[float | None], upwards: bool) -> float | None:
+    """By how many percent a value is better than the best of the others; None where one is missing or that one is 0."""
+    known = [other for other in others if other is not None]
+    best = (max if upwards else min)(known) if known and len(known) == len(others) else None
+    if mine is None or not best:
+        return None
+    return 100 * (mine - best if upwards else best - mine) / abs(best)
 
 
 def read_record(path: Path) -> dict[str, Any]:

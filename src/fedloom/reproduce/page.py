@@ -39,10 +39,10 @@ def _results(record: Record) -> str:
 
 
 def _curves(plan: Plan, folder: Path, charts: dict[str, Chart]) -> list[tuple[str, str, str]]:
-    """A chart for each column that has runs."""
+    """A chart for each column that has runs of its own."""
     found = []
     for number, column in enumerate(plan.columns, 1):
-        groups = _groups([cell for cell in plan.cells if cell.column == column], folder)
+        groups = _groups([cell for cell in plan.cells if column == cell.column == cell.home[1]], folder)
         if groups:
             content = learning(groups, charts, f"learning-{number}")
             found.append((f"curves-{number}", f"Learning curves: {escape(column)}", content))

@@ -3,14 +3,15 @@
 What is common to all runs stands in [run]; each [[column]] and each [[row]] lays its own settings over that. A cell is
 one row in one column: its settings, the points among which its hyper-parameters are tuned, its repeats, and what was
 published for it. With [[run.task]] a run is several tasks in sequence. A row or a column may also read another number
-off the runs of another one (runs_of), and a row may stand in some columns only.
+off the runs of another one (runs_of), a row may stand in some columns only, and a column that cannot be run shows what
+was published alone. An [[improvement]] compares rows, in percent.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -57,10 +58,14 @@ class Measure:
     """The mean over so many of the last rounds that were evaluated."""
     scale: Literal["plain", "percent", "thousandths"] = "plain"
     """As it is, or times 100, or times 1,000."""
+    reads: Literal["value", "rounds", "bytes", "seconds", "minutes"] = "value"
+    """The metric's value, or what the column's target took: rounds, bytes (both ways), simulated seconds or minutes."""
     better: Literal["up", "down"] | None = None
     """Which way it gets better; none: as the metric's name tells."""
     task: Count | None = None
     """Of tasks in sequence: as it was at the end of this one; none: after all."""
+    at_seconds: NonNegative | None = None
+    """As it was by the simulated clock, when it was last evaluated up to this time; none: at the end."""
 
     @property
     def factor(self) -> float:
@@ -70,6 +75,11 @@ class Measure:
     @property
     def upwards(self) -> bool:
         """Whether more is better."""
+        return self.reads == "value" and self.rises
+
+    @property
+    def rises(self) -> bool:
+        """Whether the metric, which may only be what is to be reached, gets better upwards."""
         return (self.better or direction(self.metric)) != "down"
 
 
@@ -119,6 +129,8 @@ class Column:
     """A value of the metric as a run has it (0.75, not 75): adds when it was reached, in rounds, bytes and seconds."""
     runs_of: str | None = None
     """A column whose runs this one reads, by a measure of its own, instead of having any."""
+    unavailable: str = ""
+    """Why it cannot be run, where that is so: it shows the published values alone."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +148,18 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Improvement:
+    """What an [[improvement]] says beside published values: by how many percent a row is better than others."""
+
+    name: str
+    """What it is called, below the rows."""
+    of: str
+    """The row that is better, or worse, than …"""
+    over: Sequence[str]
+    """… this one or, of several, than the best of them."""
+
+
+@dataclass(frozen=True)
 class Single:
     """What a row says of one of its cells, beside settings and a grid."""
 
@@ -143,7 +167,7 @@ class Single:
     """Seeds for this cell; none: as the row."""
 
 
-_PARTS = ("measure", "run", "column", "row", "tune", "quick")
+_PARTS = ("measure", "run", "column", "row", "improvement", "tune", "quick")
 _COLUMN_PARTS = ("tune", "measure")
 _ROW_PARTS = ("grid", "published", "cell", "measure")
 
@@ -163,6 +187,7 @@ class Cell:
     grid_place: str
     """Where in the file they stand."""
     repeats: int
+    """0: it cannot be run."""
     target: float | None
     """A value of the metric that is to be reached, as the run has it (not times 100)."""
     published: Published | None
@@ -238,6 +263,10 @@ class Plan:
     settings: Settings
     """The file as it stands."""
     quick: bool = False
+    improvements: tuple[tuple[Improvement, dict[str, Published]], ...] = ()
+    """How rows compare, and what was published about that, by columns."""
+    unavailable: dict[str, str] = field(default_factory=dict)
+    """Why columns cannot be run."""
 
     @property
     def name(self) -> str:
@@ -302,11 +331,13 @@ class _Reader:
         haste = self._own(("quick",), Haste, "--quick", ("tune",)) if self.hurry else None
         columns = self._tables("column", Column, "a column", _COLUMN_PARTS)
         rows = self._tables("row", Row, "a row", _ROW_PARTS)
+        improvements = self._improvements()
         self.faults.stop()
         self._check_measure(measure, ("measure",))
         self._check_row_keys(columns, rows)
         self._check_homes("row", rows)
         self._check_homes("column", columns)
+        self._check_improvements(improvements, [row.name for row in rows])
         self.faults.stop()
         found = _Parts(head, measure, haste, columns, rows)
         cells = [
@@ -315,10 +346,22 @@ class _Reader:
             for r, row in enumerate(rows)
             if row.columns is None or column.name in row.columns
         ]
+        published = [self._published_by(index, columns) for index in range(len(improvements))]
         self._check_cells(cells, tuning)
         stop_at(dict.fromkeys(self.faults.texts))  # a row's faults are found in each of its cells
         names = tuple(row.name for row in rows), tuple(column.name for column in columns)
-        return Plan(self.file, head, measure, tuning, *names, tuple(cells), self.settings, self.hurry)
+        return Plan(
+            self.file,
+            head,
+            measure,
+            tuning,
+            *names,
+            tuple(cells),
+            self.settings,
+            self.hurry,
+            tuple(zip(improvements, published, strict=True)),
+            {column.name: column.unavailable for column in columns if column.unavailable},
+        )
 
     def _own(self, at: Key, form: Any, title: str, others: Sequence[str] = (), refuse: bool = False) -> Any:
         """The keys of a table that are the table's own; the rest are settings, or where there are none refused."""
@@ -337,12 +380,22 @@ class _Reader:
             self.faults.add((*at, key), what)
         return None if wrong else form(**read)
 
-    def _tables(self, key: str, form: Any, title: str, others: Sequence[str]) -> list[Any]:
+    def _improvements(self) -> list[Improvement]:
+        if "improvement" not in self.settings.values:
+            return []
+        return self._tables("improvement", Improvement, "an improvement", ("published",), refuse=True)
+
+    def _published_by(self, index: int, columns: list[Column]) -> dict[str, Published]:
+        """What was published about an improvement, by columns."""
+        found = {column.name: self._published(("improvement", index, "published", column.name)) for column in columns}
+        return {name: published for name, published in found.items() if published is not None}
+
+    def _tables(self, key: str, form: Any, title: str, others: Sequence[str], refuse: bool = False) -> list[Any]:
         tables = self.settings.values.get(key)
         if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
             self.faults.add((key,), f"is missing: write [[{key}]] above the keys of each {key}")
             return []
-        found = [self._own((key, index), form, title, others) for index in range(len(tables))]
+        found = [self._own((key, index), form, title, others, refuse) for index in range(len(tables))]
         names = [slug(one.name) if one else "" for one in found]
         for index, name in enumerate(names):
             if name and name in names[:index]:
@@ -365,6 +418,25 @@ class _Reader:
                     (key, index, "runs_of"), f"is no {key} with runs of its own; {hint(table.runs_of, known)}"
                 )
 
+    def _check_improvements(self, improvements: list[Improvement], rows: list[str]) -> None:
+        """They speak of rows by name."""
+        for index, one in enumerate(improvements):
+            for key, names in (("of", [one.of]), ("over", one.over)):
+                for name in names:
+                    if name not in rows:
+                        self.faults.add(
+                            ("improvement", index, key), f"has {name!r}, which is no row; {hint(name, rows)}"
+                        )
+            if not one.over:
+                self.faults.add(("improvement", index, "over"), "names no row; give one, or several")
+
+    def _measure_of(self, parts: _Parts, c: int, r: int) -> Measure:
+        """What a cell shows; where that is the way to a target, there must be one."""
+        measure = self._measure(parts.measure, c, r)
+        if measure.reads != "value" and parts.columns[c].target is None and not parts.columns[c].unavailable:
+            self.faults.add(("column", c, "name"), f"needs a target beside it: its measure reads {measure.reads}")
+        return measure
+
     def _measure(self, common: Measure, c: int, r: int) -> Measure:
         """The common measure with what the column, then the row, say otherwise."""
         found = vars(common)
@@ -381,22 +453,27 @@ class _Reader:
         return Measure(**found)
 
     def _check_row_keys(self, columns: list[Column], rows: list[Row]) -> None:
-        """Rows speak of columns by name."""
+        """Rows, and improvements, speak of columns by name."""
         known = [column.name for column in columns]
         for index, row in enumerate(rows):
             for name in row.columns or ():
                 if name not in known:
                     self.faults.add(("row", index, "columns"), f"has {name!r}, which is no column; {hint(name, known)}")
-            for part in ("published", "cell"):
-                table = self.settings.get(("row", index, part))
-                if table is None:
-                    continue
-                if not isinstance(table, dict) or (part == "cell" and not _all_tables(table)):
-                    self.faults.add(("row", index, part), 'should be a table by columns: {"column" = …}')
-                    continue
-                for name in table:
-                    if name not in known:
-                        self.faults.add(("row", index, part, name), f"is of no column; {hint(name, known)}")
+            self._check_by_columns(("row", index, "published"), known)
+            self._check_by_columns(("row", index, "cell"), known, of_tables=True)
+        for index in range(len(self.settings.values.get("improvement", ()))):
+            self._check_by_columns(("improvement", index, "published"), known)
+
+    def _check_by_columns(self, at: Key, known: list[str], of_tables: bool = False) -> None:
+        table = self.settings.get(at)
+        if table is None:
+            return
+        if not isinstance(table, dict) or (of_tables and not _all_tables(table)):
+            self.faults.add(at, 'should be a table by columns: {"column" = …}')
+            return
+        for name in table:
+            if name not in known:
+                self.faults.add((*at, name), f"is of no column; {hint(name, known)}")
 
     def _cell(self, parts: _Parts, shown_column: int, shown_row: int) -> Cell:
         c, r, haste = parts.home("column", shown_column), parts.home("row", shown_row), parts.haste
@@ -418,18 +495,19 @@ class _Reader:
             trials = trials.overlaid(self.settings.part(("quick",), (*_keys(Haste), "tune")))
             trials = trials.overlaid(self.settings.part(("quick", "tune")))
             repeats, points = haste.repeats, points[: haste.points]
-        row, column = parts.rows[shown_row].name, parts.columns[shown_column].name
+        repeats = repeats if self.repeats is None else self.repeats
+        shown = parts.columns[shown_column]
         return Cell(
-            row,
-            column,
+            parts.rows[shown_row].name,
+            shown.name,
             settings,
             trials,
-            points,
+            () if shown.unavailable else points,
             self.settings.place(grid) or "",
-            repeats if self.repeats is None else self.repeats,
-            parts.columns[shown_column].target,
-            self._published(shown_row, column),
-            self._measure(parts.measure, shown_column, shown_row),
+            0 if shown.unavailable else repeats,
+            shown.target,
+            self._published(("row", shown_row, "published", shown.name)),
+            self._measure_of(parts, shown_column, shown_row),
             (left.name, upper.name),
         )
 
@@ -461,8 +539,7 @@ class _Reader:
             self.faults.add(at, "has a point twice")
         return tuple(full)
 
-    def _published(self, row: int, column: str) -> Published | None:
-        at: Key = ("row", row, "published", column)
+    def _published(self, at: Key) -> Published | None:
         said = self.settings.get(at)
         if said is None:
             return None

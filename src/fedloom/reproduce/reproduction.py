@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -57,10 +58,10 @@ class Reproduction:
         force: bool = False,
     ) -> None:
         self.plan, self.folder, self.force = plan, folder, force
-        self.chosen = list(plan.cells if chosen is None else chosen)
+        self.chosen = [cell for cell in (plan.cells if chosen is None else chosen) if cell.repeats]
         self.overrides, self.shelf = list(overrides), Shelf()
         self.errors: dict[str, str] = {}
-        self._done: dict[tuple[Path, Measure], Outcome] = {}
+        self._done: dict[tuple[Path, Measure, float | None], Outcome] = {}
 
     def perform(self, watch: Watch, tell: Tell) -> list[str]:
         """Do what is not done yet; what went wrong in the cells that failed."""
@@ -153,11 +154,11 @@ class Reproduction:
             return
         outcome = self.outcome(job.cell, job.place, tuning=job.point is not None)
         assert outcome is not None
-        tell(f"{title}: {'diverged' if outcome.diverged else f'{outcome.value:.4g}'} in {outcome.wall_seconds:.1f} s")
+        tell(f"{title}: {_told(outcome)} in {outcome.wall_seconds:.1f} s")
 
     def outcome(self, cell: Cell, place: Path, tuning: bool = False) -> Outcome | None:
         """What came of a run; None when it is not done."""
-        key = place, cell.measure
+        key = place, cell.measure, cell.target
         if key not in self._done:
             over = (self.plan.tuning.over if tuning else None) or cell.measure.over
             found = read_outcome(self.folder / place, cell.measure, over, None if tuning else cell.target)
@@ -169,7 +170,9 @@ class Reproduction:
     def best(self, cell: Cell) -> Point | None:
         """The point with the best value (of equal ones the first); none when there are none or all diverged."""
         found = [(self.outcome(cell, cell.tuning_place(point), tuning=True), point) for point in cell.points]
-        known = [(outcome.value, point) for outcome, point in found if outcome is not None and not outcome.diverged]
+        known = [
+            (outcome.value, point) for outcome, point in found if outcome is not None and math.isfinite(outcome.value)
+        ]
         if not known:
             return None
         sign = 1 if cell.measure.upwards else -1
@@ -193,6 +196,11 @@ class Reproduction:
             "rows": plan.rows,
             "columns": plan.columns,
             "cells": cells,
+            "improvements": [
+                asdict(one) | {"published": {column: asdict(said) for column, said in published.items()}}
+                for one, published in plan.improvements
+            ],
+            "unavailable": plan.unavailable,
             "settings": plan.settings.values,
         }
 
@@ -203,8 +211,8 @@ class Reproduction:
         repeats = {seed: self.outcome(cell, cell.place(seed)) for seed in cell.seeds}
         known = [outcome for outcome in repeats.values() if outcome is not None]
         values = [outcome.value for outcome in known]
-        mean, std = mean_and_std([outcome.value for outcome in known if not outcome.diverged])
-        verdict, why = judge(values, cell.published)
+        mean, std = mean_and_std([value for value in values if math.isfinite(value)])
+        verdict, why = judge(values, cell.published, _why_missing(known))
         return {
             "title": cell.title,
             "row": cell.row,
@@ -217,8 +225,8 @@ class Reproduction:
             "values": {str(seed): outcome.value for seed, outcome in repeats.items() if outcome is not None},
             "mean": mean,
             "std": std,
-            "diverged": len(known) - sum(not outcome.diverged for outcome in known),
-            "measure": asdict(cell.measure),
+            "diverged": sum(outcome.diverged for outcome in known),
+            "measure": asdict(cell.measure) | {"better": "up" if cell.measure.upwards else "down"},
             "published": None if cell.published is None else asdict(cell.published),
             "verdict": "not comparable" if hopeless and cell.published else verdict,
             "why": "it diverged with every point of the grid" if hopeless else why,
@@ -230,10 +238,21 @@ class Reproduction:
         }
 
 
+def _told(outcome: Outcome) -> str:
+    if outcome.diverged:
+        return "diverged"
+    return f"{outcome.value:.4g}" if math.isfinite(outcome.value) else "target not reached"
+
+
 def _fingerprint(cell: Cell) -> str:
     """Of everything that decides a cell's values, but for the seeds."""
     told = [cell.settings.values, cell.tuning.values if cell.points else {}, cell.points]
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _why_missing(outcomes: Sequence[Outcome]) -> str:
+    """Why none of these runs has a value, if so."""
+    return "every repeat diverged" if all(outcome.diverged for outcome in outcomes) else "no repeat reached the target"
 
 
 def _said(error: Exception) -> str:

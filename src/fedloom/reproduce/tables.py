@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from fedloom.report.words import MISSING, counted, plain, plural, sized, spread_text, text, timed
+from fedloom.reproduce.outcome import improvement
 from fedloom.reproduce.plan import point_text
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class Grid:
 
 def grids(record: Record) -> list[Grid]:
     """The values (beside the published ones), the way to the targets, and what was found by tuning."""
-    found = [_grid(record, _measure_text(record), lambda cell: _value(cell, record))]
+    found = [_improved(_grid(record, _measure_text(record), lambda cell: _value(cell, record)), record)]
     if any(cell["target"] for cell in record["cells"]):
         found.append(_grid(record, "Rounds and bytes (both ways) to the target", _target))
     if any(cell["tuned"] for cell in record["cells"]):
@@ -48,7 +50,7 @@ def grids(record: Record) -> list[Grid]:
 
 def notes(record: Record) -> list[str]:
     """What a reader must know about single cells: failures, divergence, values that cannot be compared and why."""
-    found = []
+    found = [f"{column}: {why}" for column, why in record.get("unavailable", {}).items()]
     for cell in record["cells"]:
         if cell["error"]:
             found.append(f"{cell['title']} failed: {cell['error']}")
@@ -60,6 +62,10 @@ def notes(record: Record) -> list[str]:
             found.append(f"{cell['title']}, published: {cell['published']['note']}")
         if cell.get("stale"):
             found.append(f"{cell['title']} was recorded with settings that the file has no longer")
+    for one in record.get("improvements", []):
+        for column, published in one["published"].items():
+            if published["note"]:
+                found.append(f"{one['name']} / {column}, published: {published['note']}")
     return found
 
 
@@ -117,13 +123,47 @@ def _grid(record: Record, title: str, word: Any) -> Grid:
     return Grid(title, tuple(record["columns"]), tuple(record["rows"]), tuple(body))
 
 
+def _improved(grid: Grid, record: Record) -> Grid:
+    """A table of values with the improvements below its rows."""
+    cells = {(cell["row"], cell["column"]): cell for cell in record["cells"]}
+    rows, body = list(grid.rows), list(grid.body)
+    for one in record.get("improvements", []):
+        rows.append(one["name"])
+        body.append(tuple(_percents(one, column, cells, record) for column in grid.columns))
+    return Grid(grid.title, grid.columns, tuple(rows), tuple(body))
+
+
+def _percents(one: Record, column: str, cells: dict[tuple[str, str], Record], record: Record) -> Word:
+    """By how much a row is better than others in a column: ours, and as it was published or follows from that."""
+    compared = [cells.get((row, column)) for row in (one["of"], *one["over"])]
+    known = [cell for cell in compared if cell is not None]
+    if len(known) < len(compared):
+        return Word(MISSING)
+    upwards = _better(known[0], record) == "up"
+
+    def percent(values: list[float | None]) -> str:
+        found = improvement(values[0], values[1:], upwards)
+        return MISSING if found is None else f"{found:.2f} %"
+
+    said = one["published"].get(column)
+    theirs = percent([cell["published"] and cell["published"]["value"] for cell in known])
+    if said is not None:
+        theirs = f"{said['value']:.2f} %"
+    return Word(percent([cell["mean"] for cell in known]), (f"published {theirs}",) if theirs != MISSING else ())
+
+
 def _measure_text(record: Record) -> str:
-    measure = record["measure"]
-    metrics = {cell.get("measure", measure)["metric"] for cell in record["cells"]}
-    metric = measure["metric"] if len(metrics) == 1 else measure["metric"].rpartition("/")[2]
+    measure, end = record["measure"], "mean ± standard deviation over repeats"
+    found = [cell.get("measure", measure) for cell in record["cells"]]
+    reads = {one.get("reads", "value") for one in found}
+    if reads != {"value"}:
+        return f"{' or '.join(sorted(reads)).capitalize()} to the target; {end}"
+    if len({one["metric"].rpartition("/")[2] for one in found}) > 1:
+        return end.capitalize()
+    metric = measure["metric"] if len({one["metric"] for one in found}) == 1 else measure["metric"].rpartition("/")[2]
     unit = "" if measure["scale"] == "plain" else f" in {measure['scale']}"
     last = f", mean of the last {measure['over']} evaluations" if measure["over"] > 1 else ""
-    return f"{metric.capitalize()}{unit}{last}; mean ± standard deviation over repeats"
+    return f"{metric.capitalize()}{unit}{last}; {end}"
 
 
 def _value(cell: Record, record: Record) -> Word:
@@ -134,6 +174,8 @@ def _value(cell: Record, record: Record) -> Word:
 def mean_text(cell: Record) -> str:
     """A cell's mean and spread, or why it has none."""
     if cell["mean"] is None:
+        if cell["values"] and not cell["diverged"]:
+            return "not reached"
         return "failed" if cell["error"] else "diverged" if cell["diverged"] or cell["why"] else MISSING
     spread = f" {spread_text(plain, cell['mean'], cell['std'])}" if cell["std"] is not None else ""
     return text(plain, cell["mean"]) + spread
@@ -148,6 +190,9 @@ def _below(cell: Record, repeats: int) -> list[str]:
         found += [cell["verdict"]] if seeds else []
     if cell["diverged"]:
         found.append(f"{cell['diverged']} of {seeds} diverged")
+    reached = sum(value is not None and math.isfinite(value) for value in cell["values"].values())
+    if 0 < reached < seeds - cell["diverged"]:
+        found.append(f"{reached} of {seeds} reached it")
     if seeds and seeds != repeats:
         found.append(plural(seeds, "repeat"))
     return found
@@ -155,8 +200,12 @@ def _below(cell: Record, repeats: int) -> list[str]:
 
 def _best(cell: Record, record: Record) -> float | None:
     means = [one["mean"] for one in record["cells"] if one["column"] == cell["column"] and one["mean"] is not None]
-    down = record["measure"]["better"] == "down"
-    return None if len(means) < 2 else min(means) if down else max(means)
+    return None if len(means) < 2 else max(means) if _better(cell, record) == "up" else min(means)
+
+
+def _better(cell: Record, record: Record) -> str:
+    """Which way a cell's values get better."""
+    return str(cell.get("measure", {}).get("better") or record["measure"]["better"])
 
 
 def _target(cell: Record) -> Word:
