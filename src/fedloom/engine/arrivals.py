@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedloom.engine.availability import gone_for_good
 from fedloom.engine.engine import FATES, Call, Engine, Floats, Groups, Ints, Outcome, Row
@@ -51,10 +50,11 @@ class Job:
     received: Message | None = None
     """What it fetched; None once it is computed."""
     own: Message | None = None
+    """What it alone fetched; this, ``sent`` and ``memory`` are columns of one row."""
     rows: tuple[int, int] = (0, 0)
-    """Where data keep arriving: the first row that it held when it fetched, and how many …"""
+    """The first row that it held when it fetched, which matters where data keep arriving, and how many."""
     theta: Vector | None = None
-    """… and the model that the new ones are judged by."""
+    """Where data keep arriving: the model that new rows are judged by."""
     ends: float = math.inf
     """When its reply is there, or was due; at first the earliest time at which that could be."""
     fate: str = ""
@@ -62,9 +62,6 @@ class Job:
     evaluations: int = 0
     sent: Message | None = None
     memory: Memory | None = None
-
-    def __lt__(self, other: Job) -> bool:
-        return self.ends < other.ends or (self.ends == other.ends and self.client < other.client)
 
 
 class Arrivals(Engine):
@@ -85,8 +82,8 @@ class Arrivals(Engine):
         """Jobs that are still to be computed, which is done in the next wave."""
         self.earliest = math.inf
         """When the first of these could end."""
-        self.flight: list[Job] = []
-        """Computed jobs, a heap by the time of their end."""
+        self.flight: list[tuple[float, int, Job]] = []
+        """Computed jobs, a heap by the time of their end and the client."""
         self.sleeping: list[tuple[float, int]] = []
         """When clients that are away come back, a heap; who never does is in none of these lists."""
         self.buffer: list[Job] = []
@@ -119,14 +116,14 @@ class Arrivals(Engine):
 
     def _next(self) -> float:
         """When something happens next, of what is computed."""
-        reply = self.flight[0].ends if self.flight else math.inf
+        reply = self.flight[0][0] if self.flight else math.inf
         return min(reply, self.sleeping[0][0]) if self.sleeping else reply
 
     def _take_in(self, tally: _Tally) -> None:
         """The replies of this instant; the server takes a step for each full buffer of them."""
         now, accepted = self.now, []
-        while self.flight and self.flight[0].ends == now:
-            job = heapq.heappop(self.flight)
+        while self.flight and self.flight[0][0] == now:
+            job = heapq.heappop(self.flight)[2]
             tally.add(job, self.clocks.server_steps, job.client in self.shown)
             self.idle.append(job.client)
             if job.fate == "accepted":
@@ -146,10 +143,9 @@ class Arrivals(Engine):
         jobs = sorted(self.buffer, key=lambda job: job.client) if len(self.buffer) > 1 else self.buffer
         self.buffer = []
         steps = self.clocks.server_steps
-        ids, staleness = np.array([job.client for job in jobs]), np.array([steps - job.version for job in jobs])
-        sizes = self.sizes.numpy()[ids] if self.online is None else _window(jobs)[1]
-        columns = _columns([job.sent or {} for job in jobs])
-        replies = Replies(torch.from_numpy(ids), torch.from_numpy(sizes), columns, torch.from_numpy(staleness))
+        told = [[job.client for job in jobs], [job.rows[1] for job in jobs], [steps - job.version for job in jobs]]
+        clients, sizes, staleness = torch.from_numpy(np.array(told)).unbind()
+        replies = Replies(clients, sizes, _columns([job.sent or {} for job in jobs]), staleness)
         self.state = self.setting.method.server(self.state, replies, self.context(steps))
         self.clocks.server_steps = steps + 1
 
@@ -166,9 +162,8 @@ class Arrivals(Engine):
             window, theta = self.online.windows(ids, now), self.judging()
         received, columns, down = self.sent(ids)
         for i, (client, own) in enumerate(zip(clients, _rows(columns, len(clients)), strict=True)):
-            job = Job(client, now, steps, down, received, own)
-            if window is not None:
-                job.rows, job.theta = (int(window[0][i]), int(window[1][i])), theta
+            rows = (0, int(self.counts[client])) if window is None else (int(window[0][i]), int(window[1][i]))
+            job = Job(client, now, steps, down, received, own, rows, theta)
             job.ends = now + self._least(job)
             self.waiting.append(job)
             self.earliest = min(self.earliest, job.ends)
@@ -237,10 +232,9 @@ class Arrivals(Engine):
     def _least(self, job: Job) -> float:
         """Seconds that a job takes at the least, as far as it is known before it is computed."""
         if self.fleet.redraw or self.online is not None:
-            held = self.sizes.numpy()[[job.client]] if self.online is None else np.array([job.rows[1]])
-            return float(self._bound(np.array([job.client]), held)[0])
+            return float(self._bound(np.array([job.client]), np.array([job.rows[1]]))[0])
         if self._bounds is None:
-            bounds = self._bound(self.candidates, self.sizes.numpy()[self.candidates])
+            bounds = self._bound(self.candidates, self.counts[self.candidates])
             self._bounds = dict(zip(self.candidates.tolist(), bounds.tolist(), strict=True))
         return self._bounds[job.client]
 
@@ -288,7 +282,7 @@ class Arrivals(Engine):
             job.received = job.own = job.theta = None
             if fate == "accepted":
                 job.sent, job.memory = message, next(memories)
-            heapq.heappush(self.flight, job)
+            heapq.heappush(self.flight, (job.ends, job.client, job))
 
     def _kept_promise(self, job: Job, ends: float) -> float:
         """When it really ends; the clock may have passed that time if the client did less than the method said."""
@@ -316,7 +310,7 @@ class Arrivals(Engine):
 
     def snapshot(self) -> tuple[Groups, dict[str, Any]]:
         groups, meta = super().snapshot()
-        jobs = [*self.waiting, *sorted(self.flight), *self.buffer]
+        jobs = [*self.waiting, *(job for *_, job in sorted(self.flight)), *self.buffer]
         counts = [len(self.waiting), len(self.flight), len(self.buffer)]
         meta["flight"] = {
             "counts": counts,
@@ -358,8 +352,8 @@ class Arrivals(Engine):
             job.own, job.sent, job.memory = (parts.get(f"{number}/{part}", {}) for part in ("own", "sent", "memory"))
             jobs.append(job)
         waiting, flying, _ = saved["counts"]
-        self.waiting, self.flight = jobs[:waiting], jobs[waiting : waiting + flying]
-        self.buffer = jobs[waiting + flying :]
+        self.waiting, self.buffer = jobs[:waiting], jobs[waiting + flying :]
+        self.flight = [(job.ends, job.client, job) for job in jobs[waiting : waiting + flying]]
         for job in self.waiting:
             job.received, job.theta = parts.get(f"fetched/{job.version}", {}), kept.get(f"judging/{job.version}")
         self.earliest = min((job.ends for job in self.waiting), default=math.inf)
@@ -423,22 +417,22 @@ def _fates(outcome: Outcome) -> list[str]:
 
 
 def _rows(columns: Message, count: int) -> list[Message]:
-    """Columns taken apart: one message for each of so many clients."""
+    """Columns taken apart: columns of one row for each of so many clients."""
     if not columns:
         return [{} for _ in range(count)]
-    apart = zip(*(value.unbind() for value in columns.values()), strict=True)
+    apart = zip(*(torch.split(value, 1) for value in columns.values()), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in apart]
 
 
-def _columns(messages: list[Message]) -> dict[str, Tensor]:
-    """One row for each of them; rows of unequal length are filled up with zeros."""
+def _columns(messages: list[Message]) -> Message:
+    """Columns put together; rows of unequal length are filled up with zeros."""
     if len(messages) == 1:
-        return {key: row[None] for key, row in messages[0].items()}
+        return messages[0]
     found = {}
     for key in messages[0] if messages else ():
         rows = [message[key] for message in messages]
-        if rows[0].dim() and any(row.shape != rows[0].shape for row in rows):
-            longest = max(len(row) for row in rows)
-            rows = [torch.cat([row, row.new_zeros(longest - len(row), *row.shape[1:])]) for row in rows]
-        found[key] = torch.stack(rows)
+        if rows[0].dim() > 1 and any(row.shape != rows[0].shape for row in rows):
+            longest = max(row.shape[1] for row in rows)
+            rows = [torch.cat([row, row.new_zeros(1, longest - row.shape[1], *row.shape[2:])], 1) for row in rows]
+        found[key] = torch.cat(rows)
     return found

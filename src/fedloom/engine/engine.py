@@ -111,6 +111,7 @@ class Engine(ABC):
         self.candidates: Ints = self.problem.data.with_role(role).numpy()
         self.sources = torch.from_numpy(self.candidates)
         self.sizes = self.problem.data.splits["train"].sizes
+        self.counts: Ints = self.sizes.numpy()  # the same numbers
         self.stack = setting.stack or self.problem.stack_size(method.local_batch)
         self.labels = _labels(self.problem) if method.layout == "features" else None
         self.theta0 = self._first_model()
@@ -218,7 +219,7 @@ class Engine(ABC):
         """Clients of like size together, in groups as even as can be; a function of the clients and the stack size."""
         if len(clients) == 0:
             return []
-        order = np.argsort(-self.sizes.numpy()[clients] if held is None else -held, kind="stable")
+        order = np.argsort(-self.counts[clients] if held is None else -held, kind="stable")
         return np.array_split(order, -(-len(clients) // self.stack)) if len(clients) > self.stack else [order]
 
     def _remembered(self, clients: Ints) -> Task:
