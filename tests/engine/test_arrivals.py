@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.problems import LeastSquares, make_problem, run
 from tests.problems import start as start_rounds
+from tests.staggered import Staggered
 from torch import Tensor
 
 import fedloom
@@ -111,6 +112,30 @@ def test_equal_speeds_and_a_buffer_for_all_are_the_rounds_bit_by_bit(method: Met
 
 def _memory(engine: Any, client: int) -> list[Tensor]:
     return list((engine.store.get(client) or {}).values())
+
+
+@pytest.mark.parametrize("buffer", [1, 3])
+@pytest.mark.parametrize(
+    "method",
+    [
+        fedloom.FedAsync(batch=None, rho=0.1),
+        fedloom.FedBuff(batch=None),
+        fedloom.ASOFed(batch=None, lr=0.1),
+        fedloom.Scaffold(batch=None, lr=0.1),
+        fedloom.ADMM(weighting="uniform"),
+        fedloom.FedAvg(batch=None),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_the_clock_agrees_with_an_asynchronous_loop_written_by_hand(method: Method, buffer: int) -> None:
+    problem, fleet = make_problem("linear", dtype=torch.float64), Fleet(delay_up=SLOW)
+    engine = flown(9, problem, method, fleet=fleet, buffer=buffer, seed=0)
+    ticks = fleet.travel(np.arange(5), 0, 0, 0).tolist()
+    by_hand = Staggered(problem, method, ticks, buffer)
+    expected = by_hand.run(45 // buffer)
+    assert engine.clocks.server_steps == 45 // buffer
+    assert max(by_hand.staleness) >= 4 // buffer
+    assert torch.allclose(engine.theta(), expected, rtol=0, atol=1e-12)
 
 
 def test_replies_of_one_instant_are_taken_in_order_of_client_id_before_anybody_fetches() -> None:
