@@ -35,8 +35,16 @@ class Entry:
 
 
 def parse_entry(text: str) -> Entry:
-    """``fedavg`` or ``fedavg:epochs=5,lr=0.1``; a key without a section is one of the method's."""
+    """``fedavg`` or ``fedavg:epochs=5,lr=0.1``; a key without a section is one of the method's.
+
+    A user's own is ``module:Class`` or ``module:Class:lr=0.1``.
+    """
+    from fedloom.methods import REGISTER
+
     method, colon, rest = text.partition(":")
+    if colon and method not in REGISTER and "=" not in rest.partition(":")[0]:
+        attribute, colon, rest = rest.partition(":")
+        method = f"{method}:{attribute}"
     own = []
     for part in _COMMA.split(rest) if colon else []:
         key, equals, value = part.partition("=")

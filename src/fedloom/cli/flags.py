@@ -119,7 +119,14 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--loss", "model.loss", str, "The loss; what suits the task unless given.", MODEL, "NAME"),
     Flag("--prior", "prior.run", str, "The folder of an earlier run, whose model is held on to.", MODEL, "RUN"),
     Flag("--prior-start", "prior.start", bool, "Also start from the model of --prior.", MODEL),
-    Flag("--method", "method.name", str, "The method; `fedloom methods` lists them.", METHOD, "NAME"),
+    Flag(
+        "--method",
+        "method.name",
+        str,
+        "The method (`fedloom methods` lists them), or your own as module:Class.",
+        METHOD,
+        "NAME",
+    ),
     Flag(
         "--lr",
         "method.lr",

@@ -14,6 +14,7 @@ from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import FLEETS, Distribution, Fleet
 from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import Selection, selection_for
+from fedloom.errors import ConfigError
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import Field, Form, spoken
 from fedloom.experiment.lines import Key
@@ -23,7 +24,7 @@ from fedloom.federation.losses import LOSSES
 from fedloom.federation.metrics import METRICS, base_name
 from fedloom.federation.networks import NETWORKS
 from fedloom.federation.streams import Stream
-from fedloom.methods import REGISTER, Method
+from fedloom.methods import REGISTER, Method, lookup
 from fedloom.types import Count, Fraction, NonNegative
 
 ALL_UP_TO, USUAL = 20, 10
@@ -167,11 +168,17 @@ def read_top(values: Mapping[str, Any], faults: Faults) -> Top | None:
 
 def read_method(values: dict[str, Any], faults: Faults) -> tuple[str, Method | None]:
     """The method's name, and the method."""
-    name = _name(values, ("method",), REGISTER, "method", faults, "fedavg")
-    if name is None:
+    name = values.get("name", "fedavg")
+    if isinstance(name, str) and ":" in name:
+        try:
+            lookup(name)
+        except ConfigError as error:
+            faults.add(("method", "name"), f"cannot be had: {error.__cause__ or error}")
+            return "", None
+    elif _name(values, ("method",), REGISTER, "method", faults, "fedavg") is None:
         return "", None
     read = _read(values, ("method",), method_form(name), faults)
-    return name, None if read is None else REGISTER[name].cls(**read)
+    return name, None if read is None else lookup(name).cls(**read)
 
 
 def read_model(values: dict[str, Any], faults: Faults) -> ModelPlan | None:
@@ -310,12 +317,12 @@ def resolved_evaluation(evaluation: Evaluation, metrics: Sequence[str]) -> dict[
 
 def method_form(name: str) -> Form:
     """The hyper-parameters of a method."""
-    return Form.of(REGISTER[name].cls, f"the method {name!r}")
+    return Form.of(lookup(name).cls, f"the method {name!r}")
 
 
 def foreign(given: Iterable[str], method: str, others: Iterable[str]) -> list[str]:
     """Those of the hyper-parameters given for all methods that this one lacks and one of the others has."""
-    known = {name: set(method_form(name).fields) for name in (method, *others) if name in REGISTER}
+    known = {name: set(method_form(name).fields) for name in (method, *others) if name in REGISTER or ":" in name}
     anywhere: set[str] = set().union(*known.values())
     return [key for key in given if key != "name" and key in anywhere and key not in known.get(method, anywhere)]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import importlib
 from dataclasses import dataclass
 
 from fedloom.errors import ConfigError
@@ -78,12 +80,32 @@ def register(name: str, cls: type[Method], family: str, paper: str, summary: str
 
 
 def lookup(name: str) -> Entry:
-    """The method of that name, or an error with the nearest one."""
-    if name not in REGISTER:
-        near = difflib.get_close_matches(name, REGISTER, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(sorted(REGISTER))}"
-        raise ConfigError(f"there is no method {name!r}{hint}")
-    return REGISTER[name]
+    """The method of that name, or the user's own by import path ("package.module:Class")."""
+    if name in REGISTER:
+        return REGISTER[name]
+    if ":" in name:
+        return _imported(name)
+    near = difflib.get_close_matches(name, REGISTER, 1)
+    hint = (
+        f"; did you mean {near[0]!r}?"
+        if near
+        else f"; there are {', '.join(sorted(REGISTER))}, and your own as module:Class"
+    )
+    raise ConfigError(f"there is no method {name!r}{hint}")
+
+
+def _imported(path: str) -> Entry:
+    """The entry of a user's own method."""
+    module, _, attribute = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"the method {path!r} cannot be imported: {error}") from error
+    right = isinstance(found, type) and issubclass(found, Method) and dataclasses.is_dataclass(found)
+    if not right:
+        raise ConfigError(f"{path!r} is no method: it must be a dataclass derived from fedloom.Method")
+    said = (found.__doc__ or "").strip().splitlines() or [""]
+    return Entry(path, found, "own", "–", said[0].rstrip("."))
 
 
 def name_of(method: Method) -> str:
