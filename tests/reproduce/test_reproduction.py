@@ -237,3 +237,26 @@ def test_tasks_in_sequence_are_run_once_and_read_by_all_rows_that_show_them(
         "FedAvg / new": 100 * matrix[1][1],
     }
     assert shown["before / iid"] > shown["FedAvg / iid"]  # it forgets
+
+
+def test_a_first_task_that_rows_share_is_learnt_once(write: Write, reproduce: Reproduce, parts: Parts) -> None:
+    head = parts["head"].replace('metric = "accuracy"', 'metric = "on low/accuracy"')
+    tasks = """
+[[run.task]]
+name = "low"
+classes = "first half"
+method = { name = "fedavg", lr = 0.3 }
+[[run.task]]
+name = "high"
+classes = "second half"
+"""
+    other = '[[row]]\nname = "FedProx"\nmethod = { name = "fedprox", mu = 1.0, lr = 0.1 }\n'
+    file = write(head, tasks, parts["column"], parts["row"], other)
+    told, alone = reproduce(file, repeats=1), reproduce(file, "alone", only=("FedProx",), repeats=1)
+    first, second, again = (
+        Path(run, "iid/seed-0/task-1/history.jsonl").read_bytes()
+        for run in ("out/FedAvg", "out/FedProx", "alone/FedProx")
+    )
+    assert first == second != again  # with the seconds that it took
+    assert told.cells["FedProx / iid"]["values"] == alone.cells["FedProx / iid"]["values"]
+    assert told.cells["FedProx / iid"]["values"] != told.cells["FedAvg / iid"]["values"]

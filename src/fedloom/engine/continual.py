@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any, Literal
 
 from fedloom import __version__
 from fedloom.channel import Channel
+from fedloom.engine import toml
 from fedloom.engine.engine import Clocks
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import Fleet
@@ -85,6 +88,7 @@ def train_tasks(
     config: dict[str, Any] | None = None,
     label: str | None = None,
     progress: Progress | None = None,
+    done: Iterable[Path] = (),
     **how: Any,
 ) -> Run:
     """Learn one task after the other, and judge the model on all tasks after each.
@@ -92,7 +96,9 @@ def train_tasks(
     ``tasks`` are problems with the same model (and then ``method`` and ``how``, the arguments of ``train``, hold for
     all), or ``Task`` objects. The model of each task is the prior θ_p of the next and, unless ``start`` is "fresh",
     its initial model. With ``out`` each task is a run in a folder of its own, and ``resume=True`` goes on where the
-    sequence was stopped. ``run.matrix`` has what was forgotten and transferred.
+    sequence was stopped. ``done`` are folders of tasks of other sequences: one with the very settings of a task, and
+    the same model before it, is copied instead of learning that task again. ``run.matrix`` has what was forgotten and
+    transferred.
 
         halves = [fedloom.federate("digits", source_classes=part) for part in (range(5), range(5, 10))]
         problems = [fedloom.Problem(data, fedloom.build_model("mlp", data)) for data in halves]
@@ -113,7 +119,7 @@ def train_tasks(
             path = folder.path
             if not resume:
                 folder.write_toml(CONFIG, config or {"made_by": "python", "task": [{"name": t.name} for t in named]})
-        walk = _Sequence(named, path, start, label or name_of(named[0].method), progress, out is not None)
+        walk = _Sequence(named, path, start, label or name_of(named[0].method), progress, out is not None, list(done))
         return walk.go()
 
 
@@ -121,10 +127,17 @@ class _Sequence:
     """The tasks of one sequence, and what is known of them so far."""
 
     def __init__(
-        self, tasks: list[Task], path: Path, start: Start, label: str, progress: Progress | None, kept: bool
+        self,
+        tasks: list[Task],
+        path: Path,
+        start: Start,
+        label: str,
+        progress: Progress | None,
+        kept: bool,
+        done: list[Path],
     ) -> None:
         self.tasks, self.path, self.start, self.label = tasks, path, start, label
-        self.progress, self.kept = progress, kept
+        self.progress, self.kept, self.done = progress, kept, done
         self.scores: list[list[Scores]] = []
         """First those of a fresh model, then those after each task; in each row one for each task."""
         self.history: list[Row] = []
@@ -158,6 +171,8 @@ class _Sequence:
             written = {"run": f"../{before.folder.name}", "start": self.start == "previous", "sha256": before.sha256}
             config = None if config is None else {**config, "prior": written}
             _refuse_other_prior(place, before)
+        if config is not None and not (place / CONFIG).is_file():
+            _take_over(config, self.done, place)
         if (place / SUMMARY).is_file():
             return
         try:
@@ -314,6 +329,18 @@ def _check(tasks: list[Task]) -> None:
             f"the model of the task {first.name!r}", shapes_of(first.problem.model), shapes_of(task.problem.model)
         )
         task.setting(task.method, task.how.get("prior") if task is first else task.fresh()).check()
+
+
+def _take_over(config: dict[str, Any], done: list[Path], place: Path) -> None:
+    """Copy the first finished task of others that has these settings, if there is one."""
+    written = toml.dumps(config)
+    for other in done:
+        if (other / SUMMARY).is_file() and RunFolder(other, None).read_text(CONFIG) == written:
+            copy = place.with_name(f".{place.name}.partial")
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(other, copy)
+            os.replace(copy, place)
+            return
 
 
 def _refuse_other_prior(place: Path, before: SavedModel) -> None:

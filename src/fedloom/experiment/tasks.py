@@ -138,8 +138,12 @@ class TaskSequence:
         resume: bool = False,
         progress: Progress | None = None,
         label: str | None = None,
+        done: Iterable[Path] = (),
     ) -> Run:
-        """All tasks; with ``out`` into a folder, or with ``resume`` on from where the folder's sequence stopped."""
+        """All tasks; with ``out`` into a folder, or with ``resume`` on from where the folder's sequence stopped.
+
+        ``done``: folders of tasks that need not be learnt again where they are the same, as in ``train_tasks``.
+        """
         tasks = [
             Task(e.problem(), e.method, name, e.arguments(), e.resolved())
             for name, e in zip(self.names, self.experiments, strict=True)
@@ -153,6 +157,7 @@ class TaskSequence:
             config=self.resolved(),
             label=label or self.label,
             progress=progress,
+            done=done,
         )
 
     def start(self, place: Path, force: bool = False) -> dict[str, Any] | None:

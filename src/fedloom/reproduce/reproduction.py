@@ -13,11 +13,11 @@ from typing import Any
 
 from fedloom import __version__
 from fedloom.engine.files import guarded, write_json
-from fedloom.engine.folder import CONFIG
+from fedloom.engine.folder import CONFIG, TASK
 from fedloom.engine.lock import NAME, Lock, is_marked
 from fedloom.engine.run import Interrupted, Progress
 from fedloom.errors import Diverged, FedloomError, RunError
-from fedloom.experiment import Override, Shelf
+from fedloom.experiment import Override, Shelf, TaskSequence
 from fedloom.report.groups import mean_and_std
 from fedloom.reproduce.outcome import DIVERGED, Outcome, judge, on_the_way, read_outcome, read_record
 from fedloom.reproduce.plan import Cell, Measure, Plan, Point, Runnable, check, point_text
@@ -139,6 +139,8 @@ class Reproduction:
         if how is None or (not self.force and (place / DIVERGED).is_file()):
             tell(f"{title}: done already")
             return
+        if isinstance(experiment, TaskSequence):
+            how = {**how, "done": sorted(self.folder.rglob(f"{TASK}*"))}
         (place / DIVERGED).unlink(missing_ok=True)
         self._done = {key: outcome for key, outcome in self._done.items() if key[0] != job.place}
         try:
