@@ -183,7 +183,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--metric", "evaluation.metrics", list[str], "A metric; may be given again.", EVALUATION, "NAME"),
     Flag("--executor", "execution.executor", str, "auto, serial, processes or ray: the same results.", EXECUTION),
     Flag("--workers", "execution.workers", int, "Worker processes.", EXECUTION),
-    Flag("--ray-address", "execution.ray_address", str, "A Ray cluster: auto, or HOST:PORT.", EXECUTION, "ADDRESS"),
+    Flag("--ray-address", "execution.ray_address", str, "A cluster: auto, HOST:PORT or local.", EXECUTION, "ADDRESS"),
     Flag("--stack", "execution.stack", int, "Clients computed together.", EXECUTION),
     Flag("--checkpoint-every", "execution.checkpoint_every", int, "Rounds between checkpoints.", EXECUTION),
     Flag("--on-error", "execution.on_error", str, "A client that fails: stop, or drop its reply.", EXECUTION),

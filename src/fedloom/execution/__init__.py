@@ -15,9 +15,12 @@ EXECUTORS = ("auto", "serial", "processes", "ray")
 
 
 def executor_for(name: str, rounds: int, workers: int | None = None, ray_address: str | None = None) -> Executor:
-    """The executor of that name, for so many rounds; the address is that of a cluster that runs already."""
-    if ray_address is not None and name != "ray":
-        raise ConfigError(f"a Ray address goes with the executor 'ray', not with {name!r}")
+    """The executor of that name, for so many rounds; the address is that of a cluster that runs already.
+
+    A run that had an address can be resumed elsewhere, so executors that are named do not mind it.
+    """
+    if ray_address is not None and name == "auto":
+        raise ConfigError("a Ray address goes with the executor 'ray'")
     match name:
         case "auto":
             return Auto(rounds, workers)

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -48,7 +49,7 @@ class Ray(Executor):
     name = "ray"
 
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:
-        self.address, self.workers = address, workers
+        self.address, self.workers = None if address == "local" else address, workers
         self.cluster: _Cluster | None = None
         self.crew: list[_Hand] = []
         """Workers that are ready …"""
@@ -116,7 +117,7 @@ class Ray(Executor):
     def _hire(self) -> None:
         assert self.cluster is not None
         hand = _Hand(self.cluster.actor())
-        self.coming[hand.actor.hello.remote(_versions(), [self.placed])] = hand
+        self.coming[hand.actor.hello.remote(_versions(), sys.path, [self.placed])] = hand
 
     def _meet(self) -> None:
         """Wait until all workers are there, or until it has been long enough and some are."""
@@ -327,24 +328,39 @@ class _Cluster:
 class _Actor:
     """What runs on the cluster: the worker with one torch thread, its data set in the memory of the node."""
 
-    def hello(self, versions: dict[str, str], placed: list[Any]) -> Answer:
-        """Get ready; the answer is an error if this node would compute something else."""
-        return answered(self._start, versions, placed)
-
-    def _start(self, versions: dict[str, str], placed: list[Any]) -> None:
-        if (here := _versions()) != versions:
-            raise ConfigError(
-                f"node {socket.gethostname()} of the cluster has {_said(here)}, and this machine has "
-                f"{_said(versions)}; install the same versions on all nodes"
-            )
+    def hello(self, versions: dict[str, str], path: list[str], placed: list[Any]) -> Answer:
+        """Get ready; the answer is an error if this node cannot do the work, or would find something else."""
         settle_down()
+        sys.path += [folder for folder in path if folder not in sys.path and os.path.isdir(folder)]
         ray = _library()
         ray.util.register_serializer(Tensor, serializer=_bytes_of, deserializer=_tensor_of)
-        self.worker: Worker = ray.get(placed[0])
+        checked = answered(_refuse_other, versions)
+        if not checked[0]:
+            return checked
+        try:
+            self.worker: Worker = ray.get(placed[0])
+        except ray.exceptions.RaySystemError as error:  # it arrived, but cannot be read
+            return answered(_refuse_unreadable, error)
+        return checked
 
     def work(self, function: str, shared: Message, task: Task) -> Answer:
         """One of the worker's functions; what it gets is its own, so that methods may write to it."""
         return answered(lambda: getattr(self.worker, function)(own(shared), own(task)))
+
+
+def _refuse_other(versions: dict[str, str]) -> None:
+    if (here := _versions()) != versions:
+        raise ConfigError(
+            f"node {socket.gethostname()} of the cluster has {_said(here)}, and this machine has {_said(versions)}; "
+            "install the same versions on all nodes"
+        )
+
+
+def _refuse_unreadable(error: Exception) -> None:
+    raise ConfigError(
+        f"node {socket.gethostname()} of the cluster cannot load the model or the method: {_first_line(error)}; "
+        "install the module that defines it on all nodes"
+    )
 
 
 def own(value: Any) -> Any:

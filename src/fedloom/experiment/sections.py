@@ -86,7 +86,7 @@ class Execution:
     workers: Count | None = None
     """How many worker processes; none: one for each core."""
     ray_address: str | None = None
-    """The Ray cluster to use: "auto" or "HOST:PORT"; none: one on this machine that is started for the run."""
+    """The Ray cluster to use: "auto" or "HOST:PORT"; none or "local": one on this machine, started for the run."""
     stack: Count | None = None
     """Clients computed together; none: what suits model, data and method."""
     on_error: Literal["stop", "drop"] = "stop"
@@ -303,7 +303,7 @@ def read_execution(values: dict[str, Any], faults: Faults) -> Execution | None:
     read = _read(values, ("execution",), Form.of(Execution, "the execution"), faults, named=False)
     if read is None:
         return None
-    if read["ray_address"] is not None and read["executor"] != "ray":
+    if read["ray_address"] is not None and read["executor"] == "auto":
         faults.add(("execution", "ray_address"), 'goes with executor = "ray"')
     return Execution(**read)
 
