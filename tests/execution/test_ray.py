@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,17 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import fedloom
+from fedloom.cli import app
 from fedloom.engine.fleet import Distribution, Fleet
 from fedloom.engine.run import train
 from fedloom.errors import ClientError, ConfigError, RunError
 from fedloom.execution import Executor, Ray, Worker, executor_for
+from fedloom.execution.cluster import bytes_of, tensor_of
 from fedloom.execution.worker import Result, Task
 from fedloom.methods import FedAvg
 from fedloom.methods.method import Method
@@ -75,6 +82,17 @@ class Meddling(Executor):
         self.inner.close()
 
 
+def call(*arguments: str) -> None:
+    """A command, in this process and in the folder where it is now."""
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+
+
+def hash_of(folder: str) -> str:
+    """The fingerprint of a run's model."""
+    return str(json.loads((Path(folder) / "summary.json").read_text())["theta_sha256"])
+
+
 SLOW = Fleet(delay_up=Distribution("uniform", 10.0, 100.0))
 CASES: dict[str, tuple[str, Method, dict[str, Any]]] = {
     "memory": ("lenet", fedloom.Scaffold(batch=4), {}),
@@ -93,6 +111,18 @@ def test_a_cluster_gives_the_same_bits(case: str, workers: Ray) -> None:
     assert [end["executor"] for end in ends] == ["ray", "serial"]
     assert ends[0]["theta_sha256"] == ends[1]["theta_sha256"]
     assert ends[0]["metrics"] == ends[1]["metrics"]
+
+
+def test_the_command_line_and_the_experiment_file_know_the_cluster(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    where = f'[execution]\nexecutor = "ray"\nray_address = "{cluster.address}"\nworkers = 2\n'
+    Path("digits.toml").write_text(f'rounds = 3\n{where}[data]\nname = "digits"\nclients = 10\n')
+    call("run", "digits.toml", "--no-report", "--out", "ray")
+    call("run", "digits.toml", "--executor", "serial", "--no-report", "--out", "serial")
+    assert json.loads(Path("ray/summary.json").read_text())["executor"] == "ray"
+    assert hash_of("ray") == hash_of("serial")
 
 
 def test_workers_and_nodes_that_die_at_work_change_no_bit(cluster: Any) -> None:
@@ -191,6 +221,19 @@ def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
         train(make_problem("linear"), FedAvg(), rounds=1, executor="ray")
 
 
+@given(
+    shape=st.lists(st.integers(0, 3), max_size=3),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int8, torch.bool]),
+    turned=st.booleans(),
+)
+def test_a_tensor_comes_back_from_its_bytes(shape: list[int], dtype: torch.dtype, turned: bool) -> None:
+    tensor = torch.arange(math.prod(shape)).reshape(shape).to(dtype)
+    tensor = tensor.permute(tuple(range(tensor.dim()))[::-1]) if turned else tensor
+    again = tensor_of(bytes_of(tensor))
+    assert again.dtype == dtype
+    assert torch.equal(again, tensor)
+
+
 def test_an_address_goes_with_ray() -> None:
     chosen = executor_for("ray", 1, 3, "auto")
     assert isinstance(chosen, Ray)
@@ -209,10 +252,17 @@ HELPERS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 """What Ray itself lets live on for a while when everything else was killed."""
 
 
-def began(folder: Path, rounds: int) -> subprocess.Popen[str]:
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """Where runs keep what is not to stay; short, for the system limits the names of sockets."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def began(folder: Path, temporary: Path, rounds: int) -> subprocess.Popen[str]:
     """A run on a cluster of its own, in a process group of its own, after its first round."""
     command = (*FEDLOOM, "run", *DIGITS, "--rounds", str(rounds), "--executor", "ray", "--workers", "2", "--out", "run")
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(temporary)}
     run = subprocess.Popen(
         command,
         cwd=folder,
@@ -227,11 +277,14 @@ def began(folder: Path, rounds: int) -> subprocess.Popen[str]:
     return run
 
 
-def test_ctrl_c_leaves_nothing_behind_and_the_run_can_be_resumed_without_the_cluster(tmp_path: Path) -> None:
-    with began(tmp_path, 300) as run:
+def test_ctrl_c_leaves_nothing_behind_and_the_run_can_be_resumed_without_the_cluster(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with began(tmp_path, temporary, 150) as run:
         theirs = psutil.Process(run.pid).children(recursive=True)
         names = [process.name() for process in theirs]
         assert "raylet" in names
+        assert len(list(temporary.iterdir())) == 1
         os.killpg(run.pid, signal.SIGINT)  # as a terminal does
         _, said = run.communicate()
     assert run.returncode == 130, said
@@ -239,22 +292,28 @@ def test_ctrl_c_leaves_nothing_behind_and_the_run_can_be_resumed_without_the_clu
     assert "Traceback" not in said
     _, alive = psutil.wait_procs(theirs, timeout=10)
     assert alive == []
-    for arguments in (
-        ("resume", "run", "--executor", "serial"),
-        ("run", *DIGITS, "--rounds", "300", "--out", "whole"),
-    ):
-        subprocess.run((*FEDLOOM, *arguments, "--no-report"), cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
-    ends = [json.loads((tmp_path / name / "summary.json").read_text()) for name in ("run", "whole")]
-    assert ends[0]["theta_sha256"] == ends[1]["theta_sha256"]
+    assert list(temporary.iterdir()) == []
+    monkeypatch.chdir(tmp_path)
+    call("resume", "run", "--executor", "serial", "--no-report")
+    call("run", *DIGITS, "--rounds", "150", "--executor", "serial", "--out", "whole")
+    assert hash_of("run") == hash_of("whole")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lets processes die with their parent")
-def test_a_run_that_is_killed_takes_its_cluster_along(tmp_path: Path) -> None:
-    with began(tmp_path, 100_000) as run:
+@pytest.mark.parametrize("victim", ["the run", "the cluster"])
+def test_a_run_and_its_cluster_end_together(victim: str, tmp_path: Path, temporary: Path) -> None:
+    with began(tmp_path, temporary, 100_000) as run:
         theirs = psutil.Process(run.pid).children(recursive=True)
-        mine = [process for process in theirs if process.cmdline()[:1] not in [[name] for name in HELPERS]]
-        assert len(mine) >= 4  # the head, the raylet and two workers
-        run.kill()
-        run.communicate()
-    _, alive = psutil.wait_procs(mine, timeout=30)
+        most = [process for process in theirs if process.cmdline()[:1] not in [[name] for name in HELPERS]]
+        assert len(most) >= 4  # the head, the raylet and two workers
+        if victim == "the run":
+            run.kill()
+        else:
+            next(process for process in theirs if process.name() == "raylet").kill()
+        _, said = run.communicate()
+    _, alive = psutil.wait_procs(most, timeout=30)
     assert alive == []
+    if victim == "the cluster":
+        assert run.returncode == 2
+        assert "the Ray daemon of this node is gone; the run can be resumed" in said
+        assert "Traceback" not in said
