@@ -168,7 +168,8 @@ def parsed(words: list[str]) -> tuple[str, dict[str, Any]]:
         assert name in command.commands, f"there is no command {' '.join([*path, name])!r}"
         command = command.commands[name]
         path.append(name)
-    return " ".join(path), command.make_context(path[-1], words).params
+    given = command.make_context(path[-1], words).params
+    return " ".join(path), {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
 
 
 def check_command(block: Block, words: list[str]) -> None:

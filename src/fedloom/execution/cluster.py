@@ -66,7 +66,8 @@ class Cluster:
             self.ray.init(**how)
         except (RuntimeError, ValueError, OSError, self.errors.RayError) as error:
             where = "a Ray cluster on this machine" if address is None else f"the Ray cluster at {address!r}"
-            raise ConfigError(f"cannot use {where}: {first_line(error)}") from error
+            hint = "" if address is None else "; if it wants a token, set RAY_AUTH_MODE=token"
+            raise ConfigError(f"cannot use {where}: {first_line(error)}{hint}") from error
 
     def cpus(self) -> int:
         """The CPUs of all nodes, used or not."""
