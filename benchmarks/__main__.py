@@ -16,12 +16,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import admm, asynchronous, meta, methods_cost
+from benchmarks import admm, asynchronous, cluster, meta, methods_cost
 from benchmarks.race import race
 from benchmarks.workloads import WORKLOADS
 
 FOLDER = Path(__file__).parent
-CHOICES = (*WORKLOADS, methods_cost.NAME, admm.NAME, meta.NAME, asynchronous.NAME)
+CHOICES = (*WORKLOADS, methods_cost.NAME, admm.NAME, meta.NAME, asynchronous.NAME, cluster.NAME)
 BUSY = 15
 """Per cent of the machine that others may use before the reader is told."""
 
@@ -96,7 +96,10 @@ def main() -> None:
     flown = {}
     if asynchronous.NAME in chosen.only:
         flown = {asynchronous.NAME: asynchronous.race(3 if chosen.quick else 8, block_seconds)}
-    measured = {**figures, methods_cost.NAME: costs, **solved, **derived, **flown}
+    spread = {}
+    if cluster.NAME in chosen.only:
+        spread = {cluster.NAME: cluster.race(3 if chosen.quick else 8, block_seconds)}
+    measured = {**figures, methods_cost.NAME: costs, **solved, **derived, **flown, **spread}
     written = {**measured, "start_seconds": start, "busy_percent_before": busy}
     chosen.out.write_text(json.dumps(written, indent=2) + "\n")
     if figures:
@@ -112,6 +115,9 @@ def main() -> None:
             console.print(meta.sentence(row))
     for parts in flown.values():
         for line in asynchronous.sentences(parts):
+            console.print(line)
+    for parts in spread.values():
+        for line in cluster.sentences(parts):
             console.print(line)
     console.print(f"A small run starts in {start:.1f} s. Written: {chosen.out}")
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from time import perf_counter
 from types import TracebackType
 
@@ -17,13 +18,20 @@ from benchmarks import by_hand, machine, ours
 from benchmarks.workloads import IN_FLIGHT, WORKLOADS
 from fedloom.engine.fleet import Distribution, Fleet
 from fedloom.engine.schedule import Schedule
+from fedloom.execution import Ray
 
 Run = Callable[[int], float]
-WAITING, ARRIVING = "waiting", "arriving"
+WAITING, ARRIVING, ON_RAY = "waiting", "arriving", "ray"
 
 
 def _two_workers(method: str, workload: str) -> Run:
     return ours.prepare(WORKLOADS[workload], method, executor="processes", workers=2)
+
+
+def _on_ray(workload: str) -> Run:
+    executor = Ray(workers=2)
+    Finalize(executor, executor.close, exitpriority=1)  # the run never ends, so its cluster must be told to
+    return ours.prepare(WORKLOADS[workload], executor=executor)
 
 
 def _in_flight(schedule: Schedule, workload: str) -> Run:
@@ -39,6 +47,7 @@ COMPETITORS: dict[str, Callable[[str], Run]] = {
     **{method: partial(_two_workers, method) for method in ours.METHODS},
     WAITING: partial(_in_flight, Schedule("rounds")),
     ARRIVING: partial(_in_flight, Schedule("async", buffer=1)),
+    ON_RAY: _on_ray,
 }
 
 

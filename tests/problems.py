@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -289,18 +289,39 @@ class Marks(Method):
 
 
 @dataclass(frozen=True)
+class Located(FedAvg):
+    """FedAvg whose clients tell how many of them read their rows in memory that other processes see too."""
+
+    def measure(self, device: Device, received: Message, memory: Memory) -> dict[str, Tensor]:
+        return {"elsewhere": torch.full((len(device.clients),), float(_shared(device.problem.x)))}
+
+
+def _shared(tensor: Tensor) -> bool:
+    """Whether the kernel says that a tensor lies in a shared mapping (Linux)."""
+    address = tensor.data_ptr()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, rights = line.split()[:2]
+        first, last = (int(end, 16) for end in span.split("-"))
+        if first <= address < last:
+            return rights.endswith("s")
+    return False
+
+
+@dataclass(frozen=True)
 class Troubled(FedAvg):
     """FedAvg in which one client comes to grief in one round."""
 
     client_id: int = 2
     in_round: int = 1
     trouble: str = "raise"
+    home: int = field(default_factory=os.getpid)
+    """The process that is not to die."""
 
     def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
         here = np.flatnonzero(device.clients == self.client_id)
         if device.round != self.in_round or len(here) == 0:
             return super().client(device, received, memory)
-        if self.trouble == "die" and multiprocessing.parent_process() is not None:
+        if self.trouble == "die" and os.getpid() != self.home:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.trouble == "step":
             device.sgd(received["x"], self.lr, self.batch, steps=5, direction=self._stumble(device))

@@ -70,6 +70,7 @@ def refusal(folder: Path, text: str, *sets: str) -> str:
         ),
         ('[evaluation]\nsplit = "tset"', "exp.toml:2: evaluation.split = \"tset\" is no split; did you mean 'test'?"),
         ("[[evaluation]]\n[[evaluation]]", "needs a name of its own"),
+        ('[execution]\nray_address = "auto"', 'exp.toml:2: execution.ray_address = "auto" goes with executor = "ray"'),
         ('[execution]\nexecutor = "process"', 'exp.toml:2: execution.executor = "process" should be one of'),
     ],
 )

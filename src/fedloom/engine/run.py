@@ -90,6 +90,7 @@ def train(
     evaluate: Evaluation | Sequence[Evaluation] | None = None,
     executor: str | Executor = "auto",
     workers: int | None = None,
+    ray_address: str | None = None,
     stack: int | None = None,
     on_error: Literal["stop", "drop"] = "stop",
     prior: Vector | None = None,
@@ -110,7 +111,8 @@ def train(
     what ends the run early. ``stream`` says how the clients' training rows arrive; without one all are there. ``prior``
     is θ_p, the model of an earlier run, for methods that hold on to one; ``theta0`` is the model to start from. With
     ``out`` the run is a folder that can be looked at, resumed and reported on; ``resume=True`` goes on with the run
-    that is there. The result does not depend on the executor, the number of workers, or on having been interrupted.
+    that is there. ``executor`` is where clients' work is done: "ray" starts a cluster on this machine, or uses the one
+    at ``ray_address``. The result does not depend on it, on the number of workers, or on having been interrupted.
 
         data = fedloom.federate(fedloom.load("digits"), clients=20, partition="dirichlet", alpha=0.3)
         problem = fedloom.Problem(data, fedloom.build_model("mlp", data))
@@ -136,8 +138,9 @@ def train(
         theta0=theta0,
         stream=stream,
     )
+    chosen = executor_for(executor, rounds, workers, ray_address) if isinstance(executor, str) else executor
     setting.check()  # before the folder is made
-    chosen = executor_for(executor, rounds, workers) if isinstance(executor, str) else executor
+    chosen.check()
     with ExitStack() as exits:
         exits.enter_context(one_thread())
         folder = _folder(out, force, resume, config or _python_config(setting, rounds))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -18,6 +19,9 @@ class Executor(ABC):
     """Where the clients' work is done. Results do not depend on it: the same tasks give the same bits anywhere."""
 
     name: str
+
+    def check(self) -> None:  # noqa: B027 (most have nothing to refuse)
+        """Refuse what cannot be, before any work."""
 
     @abstractmethod
     def open(self, worker: Worker) -> None:
@@ -59,6 +63,20 @@ def keep_buffers() -> None:
         m_trim_threshold, m_mmap_threshold = -1, -3
         mallopt(m_mmap_threshold, 1 << 30)
         mallopt(m_trim_threshold, (1 << 31) - 1)
+
+
+def settle_down() -> None:
+    """Make this process a worker: one torch thread, buffers kept, and no hurry.
+
+    The scheduler is told that it computes for long and need not run at once when it is woken. Otherwise a worker that
+    is handed a task takes the core of the parent that hands it out, and the next worker waits some milliseconds for
+    its own.
+    """
+    torch.set_num_threads(1)
+    keep_buffers()
+    if hasattr(os, "sched_setscheduler"):
+        with suppress(OSError):  # a wish, which a container may not grant
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 class Serial(Executor):

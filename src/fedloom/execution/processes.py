@@ -9,18 +9,16 @@ import pickle
 import shutil
 import signal
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from multiprocessing import connection
 from typing import Any
 
-import torch
 import torch.multiprocessing
 
-from fedloom import errors
-from fedloom.errors import ClientError, ConfigError, FedloomError, RunError
+from fedloom.errors import ConfigError, RunError
+from fedloom.execution.answers import answered, taken
 from fedloom.execution.arena import Inbox, Outbox, shared_folder
-from fedloom.execution.executor import Executor, keep_buffers
+from fedloom.execution.executor import Executor, settle_down
 from fedloom.execution.worker import Result, Task, Worker
 from fedloom.types import Message
 
@@ -103,17 +101,11 @@ class _Process:
     def receive(self) -> Result:
         """The result that was asked for, or the error that came instead."""
         try:
-            ok, answer = self.pipe.recv()
+            answer = self.pipe.recv()
         except (EOFError, ConnectionError) as error:
             raise self._died() from error
-        if ok:
-            result: Result = self.inbox.unpack(answer)
-            return result
-        kind, text, trace = answer
-        ours: type[FedloomError] | None = getattr(errors, kind, None)
-        failure = ours(text) if ours is not None else ClientError(f"{kind}: {text}")
-        failure.add_note(f"In the worker process:\n{trace}")
-        raise failure
+        result: Result = self.inbox.unpack(taken(answer))
+        return result
 
     def close(self) -> None:
         """End the process, however it is, and give its memory back."""
@@ -176,25 +168,19 @@ def share(worker: Worker) -> None:
         tensor.share_memory_()  # type: ignore[no-untyped-call]
 
 
-def _settle_down() -> None:
-    """Tell the scheduler that this process computes for long and need not run at once when it is woken.
-
-    Otherwise a worker that is handed a task takes the core of the parent that hands it out, and the next worker waits
-    some milliseconds for its own.
-    """
-    if hasattr(os, "sched_setscheduler"):
-        with contextlib.suppress(OSError):  # a wish, which a container may not grant
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-
-
 def _serve(pipe: connection.Connection, worker: Worker) -> None:
     """The worker process: answer until told to stop, or until the other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    torch.set_num_threads(1)
-    keep_buffers()
-    _settle_down()
+    settle_down()
     shared_in, inbox, outbox = Inbox(), Inbox(), Outbox()
     shared: Message = {}
+
+    def compute(function: str, packed: Any, task: Any) -> Any:
+        nonlocal shared
+        if packed is not None:
+            shared = shared_in.unpack(packed)
+        return outbox.pack(getattr(worker, function)(shared, inbox.unpack(task)))
+
     try:
         while True:
             try:
@@ -203,15 +189,8 @@ def _serve(pipe: connection.Connection, worker: Worker) -> None:
                 return
             if request is None:
                 return
-            function, packed, task = request
-            try:
-                if packed is not None:
-                    shared = shared_in.unpack(packed)
-                answer = (True, outbox.pack(getattr(worker, function)(shared, inbox.unpack(task))))
-            except Exception as error:
-                answer = (False, (type(error).__name__, str(error), traceback.format_exc()))
+            answer = answered(compute, *request)
             with contextlib.suppress(OSError):  # if nobody listens any more, the next request is the end
                 pipe.send(answer)
-            del task
     finally:
         outbox.close()

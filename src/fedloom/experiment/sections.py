@@ -82,10 +82,12 @@ class Prior:
 class Execution:
     """Where the work is done, and what happens when something goes wrong."""
 
-    executor: Literal["auto", "serial", "processes"] = "auto"
-    """In this process, in worker processes, or whichever is faster; the results are the same."""
+    executor: Literal["auto", "serial", "processes", "ray"] = "auto"
+    """In this process, in worker processes, whichever is faster, or on a Ray cluster; the results are the same."""
     workers: Count | None = None
     """How many worker processes; none: one for each core."""
+    ray_address: str | None = None
+    """The Ray cluster to use: "auto" or "HOST:PORT"; none or "local": one on this machine, started for the run."""
     stack: Count | None = None
     """Clients computed together; none: what suits model, data and method."""
     on_error: Literal["stop", "drop"] = "stop"
@@ -306,7 +308,11 @@ def read_evaluations(values: Any, targets: bool, faults: Faults) -> list[Evaluat
 def read_execution(values: dict[str, Any], faults: Faults) -> Execution | None:
     """Where the work is done."""
     read = _read(values, ("execution",), Form.of(Execution, "the execution"), faults, named=False)
-    return None if read is None else Execution(**read)
+    if read is None:
+        return None
+    if read["ray_address"] is not None and read["executor"] == "auto":
+        faults.add(("execution", "ray_address"), 'goes with executor = "ray"')
+    return Execution(**read)
 
 
 def resolved_evaluation(evaluation: Evaluation, metrics: Sequence[str]) -> dict[str, Any]:
