@@ -186,11 +186,13 @@ def check_command(block: Block, words: list[str]) -> None:
     flags = [(flag, given[flag.parameter]) for flag in FLAGS if given.get(flag.parameter) not in (None, [], ())]
     changes = overrides(flags, given.get("sets"))
     try:
-        if command in ("run", "data describe") and (given.get("file") is None or given["file"].exists()):
-            load_experiment(given.get("file"), changes)
+        file = given.get("file") or given.get("config")
+        path = None if file is None else Path(file)
+        if command in ("run", "data describe") and (path is None or path.exists()):
+            load_experiment(path, changes)
         elif command == "compare":
             entries = [parse_entry(text) for text in given["methods"]]
-            comparison = Comparison(Settings.read(given["config"], changes), entries, [0])
+            comparison = Comparison(Settings.read(path, changes), entries, [0])
             for entry in entries:
                 comparison.experiment(entry, 0)
     except Exception as error:
