@@ -241,7 +241,9 @@ class Engine(ABC):
         kept = np.flatnonzero(fates["accepted"])
         memory: Memory = {}
         window = None if call.window is None else _part(call.window, stack[kept])
-        if stateful(method) and len(kept):
+        if stateful(method) and len(kept) and self.executor.remembers:
+            memory = {"turn": torch.full((len(kept),), call.turn)}
+        elif stateful(method) and len(kept):
             device = self.problem.device(clients[kept], draw, round=self.clocks.round, window=window)
             inbox = {**call.received, **{key: value[stack[kept]] for key, value in call.own.items()}}
             memory, sent = ({key: value[kept] for key, value in result[part].items()} for part in ("memory", "sent"))
@@ -254,7 +256,8 @@ class Engine(ABC):
             return
         ids = torch.from_numpy(clients)
         sizes = self.sizes[ids] if window is None else torch.from_numpy(window[1])
-        self.store.scatter(ids, memory, lengths=dict.fromkeys(self.setting.method.per_row, sizes))
+        ragged = [key for key in self.setting.method.per_row if key in memory]
+        self.store.scatter(ids, memory, lengths=dict.fromkeys(ragged, sizes))
         if self.online is not None and window is not None:
             self.online.keep(clients, window)
 

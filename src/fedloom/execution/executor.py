@@ -7,6 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import ClassVar
 
 import torch
 
@@ -18,6 +19,10 @@ class Executor(ABC):
     """Where the clients' work is done. Results do not depend on it: the same tasks give the same bits anywhere."""
 
     name: str
+    remembers: ClassVar[bool] = False
+    """Whether clients' memories stay where the clients are and are settled there, each beside the one before it; the
+    engine then keeps of each client only the turn of its last reply that was accepted, and sends that with every task
+    (as ``memory["turn"]``)."""
 
     @abstractmethod
     def open(self, worker: Worker) -> None:
