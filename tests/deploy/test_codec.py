@@ -63,6 +63,11 @@ def test_arrays_of_numpy_come_back_as_such() -> None:
     assert back["effort"].tolist() == [0.1]
 
 
+def test_a_number_that_was_expanded_is_a_number() -> None:
+    one = torch.tensor(1.5).expand(1)
+    assert decode(encode({"x": one}))["x"].tolist() == [1.5]
+
+
 def test_numbers_travel_with_the_least_significant_byte_first() -> None:
     record = encode({"x": torch.tensor([1, 256], dtype=torch.int16)})
     assert record["arrays"]["x"].data == b"\x01\x00\x00\x01"

@@ -52,6 +52,19 @@ def encode(tree: Tree) -> RecordDict:
     return RecordDict({_ARRAYS: ArrayRecord(arrays), _REST: ConfigRecord({"json": json.dumps(rest)})})
 
 
+def bundle(**parts: RecordDict) -> RecordDict:
+    """Several encoded trees as one message; a part that is in many messages is encoded, hashed and sent once."""
+    return RecordDict({f"{name}.{key}": record for name, part in parts.items() for key, record in part.items()})
+
+
+def unbundle(record: RecordDict, limit: int = LIMIT) -> dict[str, Tree]:
+    """The trees that were bundled, by name."""
+    parts: dict[str, RecordDict] = {}
+    for name, part in record.items():
+        parts.setdefault(name.rpartition(".")[0], RecordDict())[name.rpartition(".")[2]] = part
+    return {name: decode(part, limit) for name, part in parts.items()}
+
+
 def decode(record: RecordDict, limit: int = LIMIT) -> Tree:
     """The tree inside these records; MessageError when they are not what ``encode`` makes, or exceed the limit."""
     if set(record) != {_ARRAYS, _REST}:

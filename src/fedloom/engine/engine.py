@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -107,20 +107,34 @@ class Engine(ABC):
             problem = problem.limited(setting.fleet.storage) if setting.fleet.storage else problem
             self.problem = problem.with_pool() if pooled else problem
         self.evaluations = [e.resolved(method) for e in setting.evaluations]
-        role = POOL if pooled else SOURCE
-        self.candidates: Ints = self.problem.data.with_role(role).numpy()
-        self.sources = torch.from_numpy(self.candidates)
-        self.sizes = self.problem.data.splits["train"].sizes
+        self._count()
         self.stack = setting.stack or self.problem.stack_size(method.local_batch)
         self.labels = _labels(self.problem) if method.layout == "features" else None
         self.theta0 = self._first_model()
         self.prior = None if setting.prior is None else setting.prior.to(self.problem.dtype)
         self.state: State = method.server_init(self.context(0))
         self.tested = self._tests()
-        self.shown = set(self.candidates[:_SHOWN].tolist())
         self.clocks = Clocks()
         self.reply_bytes = 0
         executor.open(Worker(self.problem, method, setting.channel, setting.seed))
+
+    def _count(self) -> None:
+        """Who can take part, with how many rows."""
+        role = POOL if self.setting.method.layout == "pooled" else SOURCE
+        self.candidates: Ints = self.problem.data.with_role(role).numpy()
+        self.sources = torch.from_numpy(self.candidates)
+        self.sizes = self.problem.data.splits["train"].sizes
+        self.shown = set(self.candidates[:_SHOWN].tolist())
+
+    def welcome(self) -> None:
+        """Take in the clients that have joined since: from now on they are clients like any other."""
+        data = self.executor.federation(self.problem.data)
+        if data is self.problem.data:
+            return
+        self.problem = self.problem.on(data)
+        self.setting = replace(self.setting, problem=self.problem)
+        self._count()
+        self.state = _grown(self.state, self.setting.method.server_init(self.context(0)))
 
     @property
     def now(self) -> float:
@@ -143,7 +157,7 @@ class Engine(ABC):
             raise RunError(f"the run was begun {begun} a stream; resume it as it was begun")
         if self.online is not None:
             self.online.restore(groups["online"])
-        self.state = groups["state"]
+        self.state = _grown(groups["state"], self.state)
         self.clocks = Clocks(**meta["clocks"])
         self.reply_bytes = meta["reply_bytes"]
 
@@ -396,6 +410,17 @@ class Queue:
             for key, value in self.waiting.pop(self.next).items():
                 self.sums[key] = self.sums[key] + value if key in self.sums else value
             self.next += 1
+
+
+def _grown(state: State, blank: State) -> State:
+    """The state, where it has something for each client with room for those who joined: as a blank one begins."""
+
+    def grown(old: Tensor, new: Tensor) -> Tensor:
+        if old.shape == new.shape or old.dim() != new.dim():
+            return old
+        return new.index_copy(0, torch.arange(len(old)), old)
+
+    return {key: grown(value, blank[key]) if key in blank else value for key, value in state.items()}
 
 
 def _part(window: Window, places: Ints) -> Window:

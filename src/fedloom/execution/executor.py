@@ -12,6 +12,8 @@ from typing import ClassVar
 import torch
 
 from fedloom.execution.worker import Result, Task, Worker
+from fedloom.federation.data import FederatedData
+from fedloom.federation.ragged import Ints
 from fedloom.types import Message
 
 
@@ -34,6 +36,14 @@ class Executor(ABC):
 
         A result's tensors are valid until the next one is taken.
         """
+
+    def federation(self, data: FederatedData) -> FederatedData:
+        """The federation as it is now: these data, or the same with clients that have joined since at the end."""
+        return data
+
+    def there(self, candidates: Ints) -> Ints:
+        """Who of these can be asked now; real devices come and go, and the executor waits until there are enough."""
+        return candidates
 
     @abstractmethod
     def close(self) -> None:
