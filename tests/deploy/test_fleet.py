@@ -7,14 +7,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app.message import make_message
 
 sys.path.insert(0, str(Path(__file__).parent))
-from local_grid import LocalGrid, fleet
+from local_grid import LocalGrid, Spoil, fleet
 
-from fedloom.deploy import Terms, serve
+from fedloom.deploy import Terms, client_app, serve
+from fedloom.deploy.codec import decode, encode
+from fedloom.engine.fleet import Fleet as Simulated
 from fedloom.engine.run import Run
+from fedloom.errors import ConfigError, RunError
 from fedloom.experiment import Experiment
+from fedloom.federation.randomness import Draw
 
 EXPERIMENT = """
 rounds = 3
@@ -41,7 +49,7 @@ def folder_with(
     tmp_path: Path, method: str = "fedavg", options: str = "lr = 0.1\nbatch = 16", every: int = 0, more: str = ""
 ) -> Path:
     folder = tmp_path / "app"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True, parents=True)
     text = EXPERIMENT.format(method=method, options=options, every=every) + more
     (folder / "experiment.toml").write_text(text)
     return folder
@@ -153,11 +161,151 @@ def test_a_fault_is_named_and_training_goes_on_without_that_reply(tmp_path: Path
 
 
 def test_the_memory_of_a_node_whose_reply_was_lost_is_that_of_its_last_accepted_turn(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path, "scaffold", "lr = 0.05\nbatch = 16", more='[fleet]\nloss = 0.4\n')
-    expected = simulated(folder)
-    fates = [row["jobs"] if "jobs" in row else row for row in expected.history]
-    assert sum(row.get("lost", 0) for row in expected.history) > 0, fates
-    plain = folder_with(tmp_path, "scaffold", "lr = 0.05\nbatch = 16")
-    spoils = {f"n{i}": by_fate(lost_in(folder, i)) for i in range(3)}
-    run = deployed(plain, fleet(plain, 3, **spoils), tries=1)
+    folder, options = tmp_path / "app", "lr = 0.05\nbatch = 16"
+    expected = simulated(folder_with(tmp_path, "scaffold", options, more="[fleet]\nloss = 0.4\n"))
+    assert [row["lost"] for row in expected.history[1:]] == [1, 1, 0]
+    clients = np.arange(3)
+    fates = [Simulated(loss=0.4).fates(clients, np.zeros(3), Draw(4, t))["lost"] for t in range(3)]
+
+    def by_fate(client: int) -> Spoil:
+        return lambda message, number: None if number <= 3 and fates[number - 1][client] else message
+
+    folder_with(tmp_path, "scaffold", options)
+    grid = fleet(folder, 3, **{f"n{i}": by_fate(i) for i in range(3)})
+    run = deployed(folder, grid, deadline=0.5)
+    assert [row["failed"] for row in run.history[1:]] == [1, 1, 0]
     assert run.summary["theta_sha256"] == expected.summary["theta_sha256"]
+
+
+def test_who_is_missing_is_asked_again_until_enough_have_replied(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "scaffold", "lr = 0.05\nbatch = 16")
+    run = deployed(folder, fleet(folder, 3, n1=in_turn(2, lost)), minimum=3, deadline=0.5)
+    assert run.summary["theta_sha256"] == simulated(folder).summary["theta_sha256"]
+    assert run.history[2]["failures"] == ["try 1 was void: 2 of 3 replies that are needed"]
+    assert run.history[2]["accepted"] == 3
+
+
+def test_a_run_stops_when_too_few_reply_again_and_again_and_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "scaffold", "lr = 0.05\nbatch = 16")
+    grid = fleet(folder, 3, n1=lambda message, number: message if number == 1 else None)
+    with pytest.raises(
+        RunError, match=r"2 of the 3 replies that are needed .* came in 2 tries.*client 1 failed in rou"
+    ):
+        deployed(folder, grid, minimum=3, deadline=0.3, tries=2)
+    grid.nodes[101].spoil = lambda message, number: message
+    run = deployed(folder, grid, minimum=3)
+    assert run.summary["theta_sha256"] == simulated(folder).summary["theta_sha256"]
+    assert [row["round"] for row in run.history] == [0, 1, 2, 3]
+    with pytest.raises(RunError, match="holds a run that is done"):
+        deployed(folder, grid)
+
+
+class Killed(Exception):
+    """The server dies."""
+
+
+def test_a_server_that_dies_after_any_message_goes_on_in_the_same_bits(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "scaffold", "lr = 0.05\nbatch = 16")
+    expected = simulated(folder).summary["theta_sha256"]
+
+    def dies(message: Message, number: int) -> Message:
+        if number in (2, 5):
+            raise Killed
+        return message
+
+    grid = fleet(folder, 3)
+    grid.nodes[102].spoil = dies
+    for _ in range(2):
+        with pytest.raises(Killed):
+            deployed(folder, grid)
+    assert deployed(folder, grid).summary["theta_sha256"] == expected
+
+
+def test_a_client_has_the_same_number_whatever_node_it_comes_back_with(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "scaffold", "lr = 0.05\nbatch = 16")
+    grid = fleet(folder, 3, n0=lambda message, number: message if number == 1 else None)
+    with pytest.raises(RunError):
+        deployed(folder, grid, minimum=3, deadline=0.2, tries=1)
+    again = fleet(folder, 3)
+    again.nodes = {7: again.nodes[102], 8: again.nodes[100], 9: again.nodes[101]}
+    assert deployed(folder, again).summary["theta_sha256"] == simulated(folder).summary["theta_sha256"]
+
+
+@pytest.mark.parametrize("method", ["scaffold", "admm", "fedavg"])
+def test_a_node_that_joins_late_takes_part_from_then_on(tmp_path: Path, method: str) -> None:
+    folder = folder_with(tmp_path, method, METHODS[method])
+    grid = fleet(folder, 3)
+    grid.nodes[102].online = False
+
+    def arrives(message: Message, number: int) -> Message:
+        grid.nodes[102].online = True
+        return message
+
+    grid.nodes[100].spoil = arrives
+    run = deployed(folder, grid, nodes=2)
+    assert [row["accepted"] for row in run.history[1:]] == [2, 3, 3]
+    assert run.summary["per_client"]["clients"] == [0, 1, 2]
+    assert [card["name"] for card in json.loads((folder / "run" / "fleet.json").read_text())["clients"]] == list("012")
+
+
+def test_a_node_that_is_away_is_not_asked_and_comes_back_with_its_memory(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "scaffold", "lr = 0.05\nbatch = 16")
+    grid = fleet(folder, 3)
+
+    def leaves(message: Message, number: int) -> Message:
+        grid.nodes[101].online = False
+        return message
+
+    def sees_it_return(message: Message, number: int) -> Message:
+        grid.nodes[101].online |= number == 2
+        return message
+
+    grid.nodes[101].spoil, grid.nodes[102].spoil = in_turn(1, leaves), sees_it_return
+    run = deployed(folder, grid)
+    assert [(row["selected"], row["accepted"]) for row in run.history[1:]] == [(3, 3), (2, 2), (3, 3)]
+
+
+def test_an_evaluation_leaves_out_who_does_not_answer(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path)
+    run = deployed(folder, fleet(folder, 3, n1=in_turn(4, lost)), deadline=0.5)
+    accuracy = run.summary["spread"]["accuracy"]
+    assert accuracy["clients"] == 2
+    assert 0 < accuracy["weighted"] <= 1
+    values = run.summary["per_client"]["accuracy"]
+    assert [np.isnan(value) for value in values] == [False, True, False]
+
+
+def test_nodes_that_do_not_fit_together_are_named(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path)
+    other = folder_with(tmp_path / "other", more="")
+    text = (other / "experiment.toml").read_text().replace('name = "digits"', 'name = "breast-cancer"')
+    (other / "experiment.toml").write_text(text)
+    grid = fleet(folder, 3)
+    grid.nodes[101].app = client_app(other)
+    with pytest.raises(
+        RunError, match=r"2 of 3 nodes came .* node 101: the node of '1' has task = 'binary', but that of"
+    ):
+        deployed(folder, grid, wait=0.3)
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "what"),
+    [
+        ("central", "", "wants the rows of all clients in one place"),
+        ("sharing-admm", "", "columns of the same rows"),
+        ("fedavg", "[stream]\nrate = 1\n", "time is real"),
+    ],
+)
+def test_what_needs_rows_on_the_server_is_refused(tmp_path: Path, method: str, more: str, what: str) -> None:
+    folder = folder_with(tmp_path, method, "", more=more)
+    with pytest.raises(ConfigError, match=what):
+        deployed(folder, fleet(folder, 3))
+
+
+def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path)
+    deployed(folder, fleet(folder, 3))
+    folder_with(tmp_path, options="lr = 0.2")
+    with pytest.raises(RunError, match="other settings"):
+        deployed(folder, fleet(folder, 3))
+    assert deployed(folder, fleet(folder, 3), force=True).summary["rounds"] == 3
