@@ -218,6 +218,7 @@ def test_a_server_that_dies_after_any_message_goes_on_in_the_same_bits(tmp_path:
     for _ in range(2):
         with pytest.raises(Killed):
             deployed(folder, grid)
+    assert json.loads((folder / "run" / "history.jsonl").read_text().splitlines()[-1])["round"] == 2
     assert deployed(folder, grid).summary["theta_sha256"] == expected
 
 

@@ -1,12 +1,14 @@
-"""What a node remembers between rounds: its memory before and after its last turn, until it is told which counts.
+"""What a node remembers between rounds: its memory after each turn that the server might still go on from.
 
-A node sends its reply and cannot know whether the server takes it. It keeps both memories; the next message says which
-turn of this client the server accepted last, and the node goes on from there.
+A node sends its reply and cannot know whether the server takes it, nor whether a server that was killed will come back
+with what it had saved before. Every message says which turn of this client the server accepted last and which one it
+had accepted when it saved itself last: a node keeps its memories after these two and after its newest turn.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +21,6 @@ from fedloom.errors import ClientError
 from fedloom.types import Memory
 
 _RUNS_KEPT = 4  # memories of earlier runs that stay on a node
-_NAMES = ("before", "after")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,19 +31,15 @@ class Version:
     memory: Memory
 
 
-Versions = tuple[Version | None, Version | None]
-"""The memory before the last turn (None: the client had none) and after it (None: it never had a turn)."""
-
-
 class Keeper(ABC):
-    """Where a node keeps its two memories."""
+    """Where a node keeps its memories."""
 
     @abstractmethod
-    def read(self) -> Versions:
+    def read(self) -> list[Version]:
         """What was kept."""
 
     @abstractmethod
-    def write(self, versions: Versions) -> None:
+    def write(self, versions: list[Version]) -> None:
         """Keep these in the place of what was kept, all or nothing."""
 
 
@@ -58,24 +55,15 @@ class FileKeeper(Keeper):
         """The file of this run."""
         return self.folder / f"memory-{self.run}.safetensors"
 
-    def read(self) -> Versions:
+    def read(self) -> list[Version]:
         if not self.path.is_file():
-            return None, None
-        saved = checkpoint.load(self.path)
-        turns: list[int | None] = [saved.meta[name] for name in _NAMES]
-        before, after = (
-            None if turn is None else Version(turn, saved.groups[name])
-            for name, turn in zip(_NAMES, turns, strict=True)
-        )
-        return before, after
+            return []
+        return [Version(int(turn), memory) for turn, memory in checkpoint.load(self.path).groups.items()]
 
-    def write(self, versions: Versions) -> None:
+    def write(self, versions: list[Version]) -> None:
         with guarded(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        named = dict(zip(_NAMES, versions, strict=True))
-        groups = {name: {} if version is None else version.memory for name, version in named.items()}
-        meta = {name: None if version is None else version.turn for name, version in named.items()}
-        checkpoint.save(self.path, groups, meta)
+        checkpoint.save(self.path, {str(version.turn): version.memory for version in versions}, {})
         with guarded(self.folder):
             every = sorted(self.folder.glob("memory-*.safetensors"), key=lambda path: path.stat().st_mtime)
             for old in every[:-_RUNS_KEPT]:
@@ -88,25 +76,18 @@ class ContextKeeper(Keeper):
 
     state: RecordDict
 
-    def read(self) -> Versions:
-        if not self.state:
-            return None, None
-        saved = decode(self.state)
-        before, after = (
-            Version(saved[name]["turn"], saved[name].get("memory", {})) if name in saved else None for name in _NAMES
-        )
-        return before, after
+    def read(self) -> list[Version]:
+        saved = decode(self.state) if self.state else {}
+        return [Version(int(turn), memory) for turn, memory in saved.items()]
 
-    def write(self, versions: Versions) -> None:
-        named = zip(_NAMES, versions, strict=True)
-        tree = {name: {"turn": v.turn, "memory": v.memory} for name, v in named if v is not None}
-        for key, record in encode(tree).items():
+    def write(self, versions: list[Version]) -> None:
+        for key, record in encode({str(version.turn): version.memory for version in versions}).items():
             self.state[key] = record
 
 
 @dataclass(frozen=True, eq=False)
 class NodeMemory:
-    """The memory of one client, with the right to take back its last turn."""
+    """The memory of one client, with the right to take back what the server did not accept, or has forgotten."""
 
     keeper: Keeper
 
@@ -114,18 +95,16 @@ class NodeMemory:
         """The memory after the turn that the server accepted last; None for a client of which it took nothing yet."""
         if accepted is None:
             return None
-        known = [version for version in self.keeper.read() if version is not None]
-        for version in known:
-            if version.turn == accepted:
-                return version.memory
-        turns = " and ".join(str(version.turn) for version in known) or "none"
+        known = {version.turn: version.memory for version in self.keeper.read()}
+        if accepted in known:
+            return known[accepted]
+        turns = " and ".join(map(str, known)) or "none"
         raise ClientError(
             f"the server goes on from turn {accepted}, but this node remembers {turns}: its memory was lost, or the "
-            "run was set back by more than a round; start a new run"
+            "run was set back; start a new run"
         )
 
-    def offer(self, accepted: int | None, turn: int, memory: Memory) -> None:
-        """Keeps the memory after a turn, beside that after the accepted one, until it is known whether it counts."""
-        known = {version.turn: version for version in self.keeper.read() if version is not None}
-        before = None if accepted is None else known[accepted]
-        self.keeper.write((before, Version(turn, memory)))
+    def offer(self, kept: Collection[int | None], turn: int, memory: Memory) -> None:
+        """Keeps the memory after a turn, beside those after the accepted and the saved one."""
+        old = [version for version in self.keeper.read() if version.turn in kept and version.turn != turn]
+        self.keeper.write([*old, Version(turn, memory)])

@@ -103,7 +103,7 @@ class Node:
             inbox = {**shared, **task.get("unicast", {})}
             after = worker.method.settle(device, found["memory"], found["sent"], inbox)
             kept = {key: value[0].clone() for key, value in after.items()}
-            NodeMemory(self._keeper(run)).offer(_accepted(task), task["turn"], kept)
+            NodeMemory(self._keeper(run)).offer((_accepted(task), _saved(task)), task["turn"], kept)
         return {"wire": found["wire"], "evaluations": found["evaluations"]}
 
     def _remembering(self, task: Task, run: str) -> Task:
@@ -126,5 +126,10 @@ class Node:
 
 
 def _accepted(task: Task) -> int | None:
-    """The last turn of the task's client that the server accepted."""
+    """The last turn of the task's client that the server accepted …"""
     return int(task["memory"]["turn"][0]) if bool(task["known"].any()) else None
+
+
+def _saved(task: Task) -> int | None:
+    """… and the one that it had accepted when it saved itself last."""
+    return int(task["saved"][0]) if "saved" in task else None

@@ -58,7 +58,6 @@ def serve(grid: Grid, experiment: Experiment, terms: Terms) -> Run:
         "executor": Fleet(roster, terms),
         "stack": 1,
         "on_error": "drop",
-        "checkpoint_every": 1,  # nodes can go back by one turn, so the server may lose no more than that
     }
     problem, method, label = experiment.problem(), experiment.method, experiment.label
     force = terms.force and not resume

@@ -116,6 +116,7 @@ class Engine(ABC):
         self.tested = self._tests()
         self.clocks = Clocks()
         self.reply_bytes = 0
+        self.saved_turns: dict[int, int] = {}
         executor.open(Worker(self.problem, method, setting.channel, setting.seed))
 
     def _count(self) -> None:
@@ -160,6 +161,8 @@ class Engine(ABC):
         self.state = _grown(groups["state"], self.state)
         self.clocks = Clocks(**meta["clocks"])
         self.reply_bytes = meta["reply_bytes"]
+        if self.executor.remembers:
+            self._note_saved()
 
     def context(self, t: int) -> Context:
         """What the server knows in step t."""
@@ -239,7 +242,23 @@ class Engine(ABC):
         if not stateful(self.setting.method):
             return {}
         memory, known = self.store.gather(torch.from_numpy(clients))
-        return {"memory": memory, "known": known}
+        saved = {"saved": self._saved(clients)} if self.executor.remembers else {}
+        return {"memory": memory, "known": known, **saved}
+
+    def landed(self) -> None:
+        """The checkpoint with all that is known now is on disk: from here the run goes on if it is killed."""
+        self.store.landed()
+        if self.executor.remembers:
+            self._note_saved()
+
+    def _note_saved(self) -> None:
+        """Where clients remember: of which turns the checkpoint knows that they were accepted."""
+        clients = self.store.clients()
+        turns = self.store.gather(clients)[0].get("turn", clients)
+        self.saved_turns = dict(zip(clients.tolist(), turns.tolist(), strict=True))
+
+    def _saved(self, clients: Ints) -> Tensor:
+        return torch.tensor([self.saved_turns.get(client, -1) for client in clients.tolist()])
 
     def judge(self, call: Call, stack: Ints, result: Result) -> Outcome:
         """When a stack's replies are there, what becomes of each, and what those remember whose reply is accepted."""

@@ -307,7 +307,7 @@ class _Walk:
             groups["model"] = {"theta": theta}
         shapes = {name: list(piece.shape) for name, piece in engine.problem.model.slices.items()}
         checkpoint.save_latest(self.folder.path, groups, meta | {"theta": key, "shapes": shapes})
-        engine.store.landed()
+        engine.landed()
         self.saved_at = time.monotonic()
 
     def summary(self, label: str) -> dict[str, Any]:

@@ -22,9 +22,9 @@ class Executor(ABC):
 
     name: str
     remembers: ClassVar[bool] = False
-    """Whether clients' memories stay where the clients are and are settled there, each beside the one before it; the
-    engine then keeps of each client only the turn of its last reply that was accepted, and sends that with every task
-    (as ``memory["turn"]``)."""
+    """Whether clients' memories stay where the clients are and are settled there. The engine then keeps of each client
+    only the turn of its last reply that was accepted, and every task has that (``memory["turn"]``) and the one that the
+    last checkpoint has (``saved``; -1: none): from one of these, or from its next turn, a client will have to go on."""
 
     @abstractmethod
     def open(self, worker: Worker) -> None:

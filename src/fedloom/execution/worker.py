@@ -233,7 +233,7 @@ def finite_rows(rows: Tensor) -> Tensor:
 def one_client(task: Task, i: int) -> Task:
     """The same task for the i-th client of the stack alone."""
     own = {**task, "clients": task["clients"][i : i + 1]}
-    for key in ("effort", "budget", "delay", "moved"):
+    for key in ("effort", "budget", "delay", "moved", "saved"):
         if key in task:
             own[key] = task[key][i : i + 1]
     for key in ("window", "fresh"):
