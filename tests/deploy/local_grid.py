@@ -1,4 +1,4 @@
-"""A grid in this process: every message is carried as bytes and answered by a ClientApp, when the server looks."""
+"""A grid in this process: every message is carried as bytes and answered by a node, when the server looks."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.app.message import make_message
-from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedloom.deploy import client_app
+from fedloom.deploy.node import Node, asks_who
 
 Spoil = Callable[[Message, int], Message | None]
 """What becomes of a reply of the node on its way, given how many the node has sent before; None: it is lost."""
@@ -26,18 +25,19 @@ class LocalNode:
     """A node: what it was started with, what Flower keeps for it, and what goes wrong with it."""
 
     config: dict[str, Any]
-    app: ClientApp
+    folder: Path
     state: RecordDict = field(default_factory=RecordDict)
     online: bool = True
     spoil: Spoil = lambda message, number: message
     answered: int = 0
 
     def answer(self, message: Message) -> Message | None:
-        context = Context(run_id=1, node_id=1, node_config=self.config, state=self.state, run_config={})
-        if message.metadata.message_type == "query" and message.content["own.rest"]["json"] == '{"function": "hello"}':
-            return self.app(message, context)
+        content = Node(self.folder, self.config, self.state).answer(message.content)
+        reply = Message(content, reply_to=message)
+        if asks_who(message.content):
+            return reply
         self.answered += 1
-        return self.spoil(self.app(message, context), self.answered)
+        return self.spoil(reply, self.answered)
 
 
 class LocalGrid(Grid):
@@ -101,8 +101,7 @@ def carried(message: Message) -> Message:
 
 def fleet(folder: Path, nodes: int, **spoils: Spoil) -> LocalGrid:
     """A grid of so many nodes of a rehearsal; ``n1=…`` spoils the replies of node 1."""
-    app = client_app(folder)
-    made = [LocalNode({"client": i, "state": str(folder / f"node-{i}")}, app) for i in range(nodes)]
+    made = [LocalNode({"client": i, "state": str(folder / f"node-{i}")}, folder) for i in range(nodes)]
     for name, spoil in spoils.items():
         made[int(name[1:])].spoil = spoil
     return LocalGrid(made)

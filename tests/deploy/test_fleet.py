@@ -16,7 +16,7 @@ from flwr.app.message import make_message
 sys.path.insert(0, str(Path(__file__).parent))
 from local_grid import LocalGrid, Spoil, fleet
 
-from fedloom.deploy import Terms, client_app, serve
+from fedloom.deploy import Terms, serve
 from fedloom.deploy.codec import decode, encode
 from fedloom.engine.fleet import Fleet as Simulated
 from fedloom.engine.run import Run
@@ -282,7 +282,7 @@ def test_nodes_that_do_not_fit_together_are_named(tmp_path: Path) -> None:
     text = (other / "experiment.toml").read_text().replace('name = "digits"', 'name = "breast-cancer"')
     (other / "experiment.toml").write_text(text)
     grid = fleet(folder, 3)
-    grid.nodes[101].app = client_app(other)
+    grid.nodes[101].folder = other
     with pytest.raises(
         RunError, match=r"2 of 3 nodes came .* node 101: the node of '1' has task = 'binary', but that of"
     ):
@@ -310,3 +310,74 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="other settings"):
         deployed(folder, fleet(folder, 3))
     assert deployed(folder, fleet(folder, 3), force=True).summary["rounds"] == 3
+
+
+ASYNC = '[schedule]\nname = "async"\n'
+
+
+@pytest.mark.parametrize(("method", "options"), [("fedasync", "lr = 0.1"), ("fedbuff", "lr = 0.1"), ("aso-fed", "")])
+def test_an_asynchronous_method_takes_replies_as_they_come(tmp_path: Path, method: str, options: str) -> None:
+    folder = folder_with(tmp_path, method, options, every=0, more=ASYNC)
+    run = deployed(folder, fleet(folder, 3))
+    assert [row["accepted"] for row in run.history[1:]] == [3, 3, 3]
+    assert run.summary["schedule"] == "async"
+    assert run.summary["simulated_seconds"] > 0
+    assert run.summary["metrics"]["loss"] < 2.302  # ln 10 before the first step
+    assert all(job[3] == "accepted" and job[1] <= job[2] for row in run.history[1:] for job in row["jobs"])
+
+
+def test_with_one_client_at_a_time_an_asynchronous_fleet_ends_in_the_bits_of_the_simulator(tmp_path: Path) -> None:
+    more = '[schedule]\nname = "async"\nconcurrency = 1\n[selection]\nname = "uniform"\nper_round = 1\n'
+    folder = folder_with(tmp_path, "aso-fed", "", every=0, more=more)
+    text = (folder / "experiment.toml").read_text().replace("clients = 3", "clients = 1")
+    (folder / "experiment.toml").write_text(text)
+    run = deployed(folder, fleet(folder, 1), nodes=1)
+    assert run.summary["theta_sha256"] == simulated(folder).summary["theta_sha256"]
+
+
+def test_a_reply_that_was_made_from_an_older_model_counts_its_steps(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "fedasync", "lr = 0.1", every=0, more=ASYNC)
+    run = deployed(folder, fleet(folder, 3))
+    assert [row["staleness"]["max"] for row in run.history[1:]] == [2, 2, 2]
+    assert run.summary["server_steps"] == 9
+
+
+def test_an_asynchronous_server_names_faults_and_goes_on(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "aso-fed", "", every=0, more=ASYNC)
+    nan = changed(wire=each(lambda value: value * torch.nan))
+    run = deployed(folder, fleet(folder, 3, n1=in_turn(2, nan), n2=in_turn(2, lost)), deadline=0.5)
+    failures = [text for row in run.history for text in row.get("failures", [])]
+    assert sorted(text.split(": ")[-1] for text in failures) == [
+        "no reply within 0.5 seconds",
+        "the reply is not finite",
+    ]
+    assert sum(row["failed"] for row in run.history[1:]) == sum(row["late"] for row in run.history[1:]) == 1
+    assert sum(row["accepted"] for row in run.history[1:]) >= 7
+
+
+def test_an_asynchronous_run_goes_on_after_its_server_died(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "aso-fed", "", every=0, more=ASYNC + "buffer = 2\n")
+    grid = fleet(folder, 3)
+
+    def dies(message: Message, number: int) -> Message:
+        if number in (2, 4):
+            raise Killed
+        return message
+
+    grid.nodes[102].spoil = dies
+    for _ in range(2):
+        with pytest.raises(Killed):
+            deployed(folder, grid)
+    run = deployed(folder, grid)
+    assert [row["round"] for row in run.history] == [0, 1, 2, 3]
+    assert sum(len(row.get("failures", [])) for row in run.history) == 0
+
+
+def test_an_asynchronous_run_stops_when_nothing_can_be_taken(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "fedasync", "lr = 0.1", every=0, more=ASYNC)
+    spoil = changed(wire=lambda wire: {})
+    grid = fleet(folder, 3, n0=spoil, n1=spoil, n2=spoil)
+    with pytest.raises(
+        RunError, match=r"in 2 rounds after each other no reply could be taken: client . failed in round"
+    ):
+        deployed(folder, grid, tries=2)

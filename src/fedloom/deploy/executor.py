@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from fedloom.deploy.link import Letter
 from fedloom.deploy.roster import Roster
 from fedloom.deploy.terms import Terms
 from fedloom.errors import ClientError, FedloomError, MessageError, RunError
-from fedloom.execution import Executor, Worker
+from fedloom.execution import Remote, Worker
 from fedloom.execution.worker import Result, Task, finite_rows, joined, one_client
 from fedloom.federation.data import FederatedData
 from fedloom.federation.ragged import Ints
@@ -51,14 +51,15 @@ class _Exchange:
         return [*self.notes, *(text for place, text in sorted(self.faults.items()) if place not in self.found)]
 
 
-class Fleet(Executor):
+class Fleet(Remote):
     """Real devices. A reply that is missing, late or not what it must be is that client's failure of this round."""
 
     name = "flower"
-    remembers: ClassVar[bool] = True
 
     def __init__(self, roster: Roster, terms: Terms) -> None:
         self.roster, self.link, self.terms = roster, roster.link, terms
+        self.patience, self.tries = terms.deadline, terms.tries
+        self._begun: dict[str, Task] = {}
         self.form: Form | None = None
         """What a reply looks like: found with made-up rows before the first one is there."""
 
@@ -75,7 +76,7 @@ class Fleet(Executor):
 
     def there(self, candidates: Ints) -> Ints:
         needed, until = min(self.terms.minimum, len(candidates)), time.monotonic() + self.terms.wait
-        while len(found := np.intersect1d(candidates, np.array(self.roster.here(), dtype=np.int64))) < needed:
+        while len(found := self.online(candidates)) < needed:
             if time.monotonic() >= until:
                 raise RunError(
                     f"{len(found)} nodes are there, {needed} are needed (minimum), and none came for "
@@ -84,6 +85,27 @@ class Fleet(Executor):
             self.link.pause()
             self.roster.look()
         return found
+
+    def online(self, candidates: Ints) -> Ints:
+        return np.intersect1d(candidates, np.array(self.roster.here(), dtype=np.int64))
+
+    def begin(self, shared: Message, tasks: Sequence[Task]) -> list[str | None]:
+        numbers = self.ask("client", shared, tasks)
+        self._begun |= {number: task for number, task in zip(numbers, tasks, strict=True) if number is not None}
+        return numbers
+
+    def finished(self, numbers: Collection[str]) -> list[tuple[str, Result]]:
+        replies = list(self.link.receive(numbers, self.limit))
+        if not replies:
+            self.link.pause()
+        return [(number, self._judged(self._begun.pop(number), reply)) for number, reply in replies]
+
+    def _judged(self, part: Task, reply: Tree | ClientError) -> Result:
+        """A reply to a turn as a result, or what is wrong with it as one."""
+        try:
+            return joined([self.taken("client", reply)])
+        except FedloomError as error:
+            return {**joined([None]), "failures": [self._named(part, str(error))]}
 
     def map(self, function: str, shared: Message, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
         parts = [one_client(task, i) for task in tasks for i in range(len(task["clients"]))]

@@ -212,13 +212,16 @@ def free_port() -> int:
 
 
 def _family(processes: list[subprocess.Popen[bytes]]) -> list[psutil.Process]:
-    """All that these processes have started and that is still at work."""
+    """All that these processes have started and that is still at work, residents of nodes included."""
     found: list[psutil.Process] = []
     for process in processes:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             found += psutil.Process(process.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            continue
+    parents = {str(process.pid) for process in found}
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or [""]
+        if "fedloom.deploy.resident" in words and words[-1] in parents:
+            found.append(process)
     return found
 
 

@@ -1,4 +1,4 @@
-"""The node's half: a Flower ClientApp that does a client's work with the rows and the memory of this device."""
+"""The node's half: a client's work, done with the rows and the memory of this device."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from flwr.app import Context, Message, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import RecordDict
 
+from fedloom.deploy.apps import EXPERIMENT
 from fedloom.deploy.card import Card
 from fedloom.deploy.codec import Tree, encode, unbundle
 from fedloom.deploy.memory import ContextKeeper, FileKeeper, Keeper, NodeMemory
@@ -25,24 +25,14 @@ from fedloom.federation.randomness import Draw
 from fedloom.methods.method import stateful
 from fedloom.types import Memory
 
-EXPERIMENT = "experiment.toml"
 HELLO = "hello"
 FUNCTIONS = ("client", "evaluate", "measure")
 _RUN = re.compile(r"[0-9a-f]{32}")
 
 
-def client_app(folder: str | Path) -> ClientApp:
-    """The ClientApp of the experiment in a folder: what Flower runs on every node."""
-    app = ClientApp()
-
-    def answer(message: Message, context: Context) -> Message:
-        node = Node(Path(folder), dict(context.node_config), context.state)
-        return Message(encode(node.answer(unbundle(message.content))), reply_to=message)
-
-    app.train()(answer)
-    app.evaluate()(answer)
-    app.query()(answer)
-    return app
+def asks_who(content: RecordDict) -> bool:
+    """Whether a message asks a node who it is, as it is asked when a run begins."""
+    return "own.rest" in content and content["own.rest"].get("json") == encode({"function": HELLO})["rest"]["json"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +53,13 @@ class Node:
         """This device's rows."""
         return own_rows(self.experiment, self.folder, self.config)
 
-    def answer(self, parts: dict[str, Tree]) -> Tree:
+    def answer(self, content: RecordDict) -> RecordDict:
         """The reply to a message, which has what all are sent and what is for this node; a failure is a reply too."""
+        return encode(self._guarded(content))
+
+    def _guarded(self, content: RecordDict) -> Tree:
         try:
+            parts = unbundle(content)
             with one_thread():
                 return self._answer(parts.get("own", {}), parts.get("shared", {}))
         except Exception as error:
@@ -89,10 +83,17 @@ class Node:
         found: Tree = getattr(worker, function)(shared, {**task, **memory})
         return found
 
+    @cached_property
+    def _workers(self) -> dict[int, Worker]:
+        return {}
+
     def _worker(self, client: int) -> Worker:
         """What computes for a client of this number, which has the rows of this device."""
-        experiment = self.experiment.on(alone(self.rows, 0, client))
-        return Worker(experiment.problem(), experiment.method, experiment.channel, experiment.top.seed)
+        if client not in self._workers:
+            experiment = self.experiment.on(alone(self.rows, 0, client))
+            worker = Worker(experiment.problem(), experiment.method, experiment.channel, experiment.top.seed)
+            self._workers[client] = worker
+        return self._workers[client]
 
     def _client(self, worker: Worker, shared: Memory, task: Task, run: str) -> Tree:
         """A turn: the reply as it travels, and the memory after it kept beside the one before."""

@@ -1,4 +1,4 @@
-"""The server's half: a Flower ServerApp that runs an experiment on the nodes that are there, and has no rows itself."""
+"""The server's half: runs an experiment on the nodes that are there, and has no rows itself."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import Grid
 
 from fedloom.deploy.executor import Fleet
 from fedloom.deploy.link import Link
-from fedloom.deploy.node import EXPERIMENT
 from fedloom.deploy.roster import Roster
 from fedloom.deploy.terms import Terms
 from fedloom.engine.fleet import Fleet as Simulated
@@ -22,22 +20,6 @@ from fedloom.experiment import Experiment
 from fedloom.experiment.settings import Settings
 
 log = logging.getLogger("flwr")
-
-
-def server_app(folder: str | Path) -> ServerApp:
-    """The ServerApp of the experiment in a folder: what Flower runs beside the SuperLink."""
-    app = ServerApp()
-
-    @app.main()
-    def main(grid: Grid, context: Context) -> None:
-        terms = Terms.read(context.run_config)
-        run = serve(grid, Experiment.load(Path(folder) / EXPERIMENT), terms)
-        if run.folder is not None:
-            from fedloom.report import write_report
-
-            write_report(run.folder, run.folder / "report.html")
-
-    return app
 
 
 def serve(grid: Grid, experiment: Experiment, terms: Terms) -> Run:

@@ -197,13 +197,19 @@ class Engine(ABC):
 
     def ask(self, function: str, call: Call) -> Iterator[tuple[int, Ints, Result]]:
         """The clients' work, stack by stack: the stack's number, positions among the clients, and the result."""
+        stacks, tasks = self.tasks(function, call)
+        for number, result in self.executor.map(function, call.received, tasks):
+            yield number, stacks[number], result
+
+    def tasks(self, function: str, call: Call) -> tuple[list[Ints], list[Task]]:
+        """The clients in stacks, by their positions, and what each stack has to do."""
         setting, clients, turn = self.setting, call.clients, call.turn
         expected = np.where(self.reply_bytes > 0, self.reply_bytes, call.down)
         effort = self.fleet.effort(clients, Draw(setting.seed, turn))
         budget = self.fleet.budget(clients, setting.seed, call.down, expected, turn)
         delay = None if self.fleet.instant else self.fleet.travel(clients, setting.seed, call.down, expected, turn)
         held = None if call.window is None else call.window[1]
-        stacks, tasks = self._stacks(clients, held), []
+        stacks, tasks = self._stacks(clients, held), list[Task]()
         for stack in stacks:
             task: Task = {"clients": clients[stack], "turn": turn, "round": self.clocks.round}
             task["drop"] = setting.on_error == "drop"
@@ -212,8 +218,7 @@ class Engine(ABC):
             task |= {"unicast": {key: value[stack] for key, value in call.own.items()}} if call.own else {}
             task |= self._streamed(call, stack, test=function == "client")
             tasks.append(task | self._remembered(clients[stack]))
-        for number, result in self.executor.map(function, call.received, tasks):
-            yield number, stacks[number], result
+        return stacks, tasks
 
     def _streamed(self, call: Call, stack: Ints, test: bool) -> Task:
         """What a task says about the rows that clients hold; with ``test`` also by which model new ones are judged.

@@ -6,9 +6,10 @@ from fedloom.errors import ConfigError
 from fedloom.execution.auto import Auto
 from fedloom.execution.executor import Executor, Serial, one_thread
 from fedloom.execution.processes import Processes
+from fedloom.execution.remote import Remote
 from fedloom.execution.worker import Worker
 
-__all__ = ["EXECUTORS", "Auto", "Executor", "Processes", "Serial", "Worker", "executor_for", "one_thread"]
+__all__ = ["EXECUTORS", "Auto", "Executor", "Processes", "Remote", "Serial", "Worker", "executor_for", "one_thread"]
 
 EXECUTORS = ("auto", "serial", "processes")
 
