@@ -30,11 +30,14 @@ class LocalNode:
     online: bool = True
     spoil: Spoil = lambda message, number: message
     answered: int = 0
+    node: Node | None = None
 
     def answer(self, message: Message) -> Message | None:
-        content = Node(self.folder, self.config, self.state).answer(message.content)
-        reply = Message(content, reply_to=message)
-        if asks_who(message.content):
+        hello = asks_who(message.content)
+        if hello or self.node is None:
+            self.node = Node(self.folder, self.config, self.state)
+        reply = Message(self.node.answer(message.content), reply_to=message)
+        if hello:
             return reply
         self.answered += 1
         return self.spoil(reply, self.answered)

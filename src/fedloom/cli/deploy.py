@@ -13,7 +13,7 @@ import typer
 from fedloom.cli.display import following, make_console, say
 from fedloom.cli.flags import DATA, EVALUATION, METHOD, MODEL, ROUNDS, Flags, overrides, with_flags
 from fedloom.cli.guard import Halt
-from fedloom.cli.run import Force, Out, Quiet, Report, Sets, fresh, headline, tell
+from fedloom.cli.run import Force, Out, Quiet, Sets, fresh, headline, tell
 from fedloom.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="Real devices, by Flower: a project for a fleet, and its rehearsal here.")
@@ -52,7 +52,6 @@ def up(
     out: Out = None,
     force: Force = False,
     quiet: Quiet = False,
-    report: Report = True,
 ) -> None:
     """Rehearse a deployment: a SuperLink and SuperNodes on this machine, a run, and everything stopped again."""
     _needs_flower()
@@ -74,7 +73,7 @@ def up(
     with following(console, loaded.label, quiet) as follow, _orderly(place):
         summary = rehearse(loaded, place, nodes=nodes, terms=terms, follow=follow)
     tell(console, summary)
-    say(console, f"report: {place / 'report.html'}" if report else f"run: {place}")
+    say(console, f"report: {place / 'report.html'}")
 
 
 @contextmanager

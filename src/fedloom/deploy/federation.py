@@ -86,7 +86,7 @@ class Federation:
     def start_link(self) -> None:
         """Starts the SuperLink (again), and waits until it answers."""
         files = self.certificates
-        self._start(
+        self.launch(
             "superlink",
             *("flower-superlink", "--host", HOST, "--port", str(self.port)),
             *("--database", str(self.folder / "superlink.db")),
@@ -105,7 +105,7 @@ class Federation:
         words = " ".join(
             f"{key}='{value}'" if isinstance(value, str) else f"{key}={value}" for key, value in config.items()
         )
-        self._start(
+        self.launch(
             name,
             *("flower-supernode", "--superlink", self.address, "--root-certificates", str(self.certificates.authority)),
             *("--auth-supernode-private-key", str(private), "--host", HOST, "--port", str(free_port())),
@@ -167,7 +167,8 @@ class Federation:
         self.processes = {}
         _end(processes)
 
-    def _start(self, name: str, program: str, *arguments: str) -> None:
+    def launch(self, name: str, program: str, *arguments: str) -> None:
+        """Starts a program of Flower, which stays quiet and keeps its things below the folder."""
         here = Path(sys.executable).parent
         home = self.folder / f"{name}-home"
         environment = {

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from fedloom.deploy.codec import LIMIT, Tree, bundle, decode, encode
 from fedloom.errors import ClientError, MessageError
 
-_PAUSE = 0.2  # seconds between two looks for replies
+_PAUSE = 0.3  # seconds between two looks for replies
 
 
 @dataclass(frozen=True, eq=False)

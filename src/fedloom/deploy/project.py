@@ -133,9 +133,11 @@ set -e
 cd "$(dirname "$0")"
 . ./environment.sh
 name="$1" rows="$(realpath "$2")"
-exec flower-supernode --superlink "${{SUPERLINK:-{host}:{port}}}" --root-certificates certificates/ca.crt \\
+trap 'exit 130' INT TERM
+# The SuperLink lets a node that was killed in again only once it has missed it, after a minute.
+until flower-supernode --superlink "${{SUPERLINK:-{host}:{port}}}" --root-certificates certificates/ca.crt \\
   --auth-supernode-private-key "nodes/$name" --host 127.0.0.1 --port "${{NODE_PORT:-9094}}" \\
-  --node-config "name='$name' rows='$rows' state='$PWD/state/$name'"
+  --node-config "name='$name' rows='$rows' state='$PWD/state/$name'"; do sleep 10; done
 """
 
 _IGNORED = """\

@@ -20,7 +20,7 @@ from fedloom.engine.run import Progress
 from fedloom.errors import ConfigError, RunError
 from fedloom.experiment import Experiment
 
-_PAUSE = 0.2
+_PAUSE = 0.5
 
 
 def rehearse(
