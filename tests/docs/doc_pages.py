@@ -177,7 +177,7 @@ def check_command(block: Block, words: list[str]) -> None:
     flags = [(flag, given[flag.parameter]) for flag in FLAGS if given.get(flag.parameter) not in (None, [], ())]
     changes = overrides(flags, given.get("sets"))
     try:
-        if command in ("run", "data describe") and (given.get("file") is None or given["file"].exists()):
+        if command in ("run", "data describe") and (given.get("file") is None or Path(given["file"]).exists()):
             load_experiment(given.get("file"), changes)
         elif command == "compare":
             entries = [parse_entry(text) for text in given["methods"]]
