@@ -19,7 +19,7 @@ from local_grid import LocalGrid, Spoil, fleet
 from fedloom.deploy import Terms, serve
 from fedloom.deploy.codec import decode, encode
 from fedloom.engine.fleet import Fleet as Simulated
-from fedloom.engine.run import Run
+from fedloom.engine.run import Run, train
 from fedloom.errors import ConfigError, RunError
 from fedloom.experiment import Experiment
 from fedloom.federation.randomness import Draw
@@ -198,6 +198,20 @@ def test_a_run_stops_when_too_few_reply_again_and_again_and_goes_on_when_it_is_s
     assert [row["round"] for row in run.history] == [0, 1, 2, 3]
     with pytest.raises(RunError, match="holds a run that is done"):
         deployed(folder, grid)
+
+
+def test_a_run_that_was_begun_on_a_fleet_is_not_gone_on_with_in_the_simulator(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "scaffold", "lr = 0.05\nbatch = 16")
+    grid = fleet(folder, 3, n1=lambda message, number: message if number == 1 else None)
+    with pytest.raises(RunError):
+        deployed(folder, grid, minimum=3, deadline=0.2, tries=1)
+    with pytest.raises(RunError, match="begun on real devices"):
+        train_again(folder)
+
+
+def train_again(folder: Path) -> None:
+    experiment = Experiment.load(folder / "experiment.toml")
+    train(experiment.problem(), experiment.method, out=folder / "run", resume=True, **experiment.arguments())
 
 
 class Killed(Exception):

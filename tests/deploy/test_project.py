@@ -86,7 +86,7 @@ def test_a_node_says_what_its_data_module_loads_and_shows_no_row(project: Path, 
         ("x = 1", "has no function load"),
         ("def load(config):\n    return 1", "must return a table"),
         (
-            "from fedloom.data import from_arrays\ndef load(config):\n    return from_arrays([[1.0]] * 8, [0, 1] * 4), ''",
+            "from fedloom.data import from_arrays\ndef load(_):\n    return from_arrays([[1.0]] * 8, [0, 1] * 4), ''",
             "a text that never changes",
         ),
     ],

@@ -21,6 +21,7 @@ from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any
 
+import psutil
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 _START_SECONDS = 300.0
@@ -122,12 +123,12 @@ def stay(path: str, folder: str, config: str, parent: str) -> None:
 
 def _watch(path: str, parent: int, asked: list[float]) -> None:
     """Ends this process when its parent is gone, or nobody has asked it for long."""
-    while time.monotonic() - asked[0] < _IDLE_SECONDS:
-        time.sleep(_WATCH)
-        try:
-            os.kill(parent, 0)
-        except OSError:
-            break
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(parent)
+        while time.monotonic() - asked[0] < _IDLE_SECONDS and process.is_running():
+            if process.status() == psutil.STATUS_ZOMBIE:
+                break
+            time.sleep(_WATCH)
     with suppress(OSError):
         os.unlink(path)
     os._exit(0)

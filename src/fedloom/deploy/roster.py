@@ -18,7 +18,7 @@ from fedloom.deploy.node import HELLO
 from fedloom.engine.files import guarded, write_json
 from fedloom.engine.folder import FLEET
 from fedloom.errors import ClientError, ConfigError, FedloomError, RunError
-from fedloom.federation.data import FederatedData
+from fedloom.federation.data import SOURCE, FederatedData
 
 log = logging.getLogger("flwr")
 _HELLO_SECONDS = 600.0  # a node has so long to say who it is before it is asked again
@@ -108,6 +108,8 @@ class Roster:
         if isinstance(reply, ClientError):
             raise reply
         card = Card.read(reply.get("card"))
+        if card.role == SOURCE and card.sizes["train"] == 0:
+            raise ConfigError(f"the node of {card.name!r} has no training rows; give it some, or role='target'")
         for other in (*self.cards[:1], *self._new.values()):
             other.refuse_other(card)
         taken = {self.cards[client].name for client in self.here()} | {new.name for new in self._new.values()}

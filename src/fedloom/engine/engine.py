@@ -149,13 +149,17 @@ class Engine(ABC):
     def snapshot(self) -> tuple[Groups, dict[str, Any]]:
         """All that is needed to go on, beside the clients' memories: tensors, and what JSON can hold."""
         online = {} if self.online is None else {"online": self.online.snapshot()}
-        return {"state": self.state, **online}, {"clocks": asdict(self.clocks), "reply_bytes": self.reply_bytes}
+        meta = {"clocks": asdict(self.clocks), "reply_bytes": self.reply_bytes, "remembers": self.executor.remembers}
+        return {"state": self.state, **online}, meta
 
     def restore(self, groups: Groups, meta: dict[str, Any]) -> None:
         """Go on from a snapshot."""
         if ("online" in groups) != (self.online is not None):
             begun = "with" if "online" in groups else "without"
             raise RunError(f"the run was begun {begun} a stream; resume it as it was begun")
+        if meta.get("remembers", False) != self.executor.remembers:
+            where = "on real devices, which have" if meta.get("remembers") else "in a simulation, which has"
+            raise RunError(f"the run was begun {where} the clients' memory; go on with it as it was begun")
         if self.online is not None:
             self.online.restore(groups["online"])
         self.state = _grown(groups["state"], self.state)
