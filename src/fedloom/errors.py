@@ -31,5 +31,9 @@ class ClientError(FedloomError):
     """A client's work failed: says which client, in which round and step, and why."""
 
 
+class MessageError(ClientError):
+    """A message that another machine sent and that is not what it must be."""
+
+
 class Diverged(ClientError):
     """A client's reply is NaN or infinite: the step sizes are too large for the problem."""

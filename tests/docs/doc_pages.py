@@ -168,16 +168,8 @@ def parsed(words: list[str]) -> tuple[str, dict[str, Any]]:
         assert name in command.commands, f"there is no command {' '.join([*path, name])!r}"
         command = command.commands[name]
         path.append(name)
-    return " ".join(path), {
-        key: _given(key, value) for key, value in command.make_context(path[-1], words).params.items()
-    }
-
-
-def _given(key: str, value: Any) -> Any:
-    """A parameter as the command gets it: some versions of typer make lists and paths only when they call it."""
-    if isinstance(value, tuple):
-        return list(value)
-    return Path(value) if key in ("file", "config") and isinstance(value, str) else value
+    given = command.make_context(path[-1], words).params
+    return " ".join(path), {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
 
 
 def check_command(block: Block, words: list[str]) -> None:

@@ -47,12 +47,20 @@ class Channel:
 
     def up(self, message: Message, clients: Ints, draw: Draw) -> tuple[Message, int]:
         """The replies of a stack as the server decodes them, and the bytes of each."""
+        sent = self.encode(message, clients, draw)
+        return self.decode(sent), payload(sent, stacked=True)
+
+    def encode(self, message: Message, clients: Ints, draw: Draw) -> Message:
+        """The client half: the replies of a stack as they travel."""
         for transform in self.transforms:
             message = transform.encode(message, clients, draw)
-        size = payload(message, stacked=True)
+        return message
+
+    def decode(self, sent: Message) -> Message:
+        """The server half: the replies that it reads out of what has travelled."""
         for transform in reversed(self.transforms):
-            message = transform.decode(message)
-        return message, size
+            sent = transform.decode(sent)
+        return sent
 
     def check(self, name: str, exact: bool) -> None:
         """Refuses a lossy channel for a method that would break on it."""

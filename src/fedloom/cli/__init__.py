@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedloom import __version__
-from fedloom.cli import data
+from fedloom.cli import data, deploy
 from fedloom.cli.adapt import adapt
 from fedloom.cli.compare import compare
 from fedloom.cli.guard import Guarded
@@ -45,6 +45,7 @@ def common(
 for command in (run, compare, reproduce, resume, adapt, report, methods, check):
     app.command()(command)
 app.add_typer(data.app, name="data")
+app.add_typer(deploy.app, name="deploy")
 
 
 def main() -> None:

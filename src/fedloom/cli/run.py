@@ -93,14 +93,19 @@ def perform(
 
 def _tell(console: Console, done: Run) -> None:
     if done.matrix is None:
-        console.print(ending(done.summary))
-        if why := stopped(done.summary):
-            say(console, why)
+        tell(console, done.summary)
         return
     from fedloom.report.continual import matrix_table, measures_text
 
     console.print(matrix_table(done.matrix))
     say(console, measures_text(done.matrix))
+
+
+def tell(console: Console, summary: dict[str, Any]) -> None:
+    """What came of one run."""
+    console.print(ending(summary))
+    if why := stopped(summary):
+        say(console, why)
 
 
 def halting(experiment: Experiment | TaskSequence, folder: Path, **how: Any) -> Run:

@@ -83,7 +83,7 @@ class Description:
             columns = self.data.blocks.columns[client].tolist()
             return f"columns {', '.join(map(str, columns[:12]))}{', …' if len(columns) > 12 else ''}"
         row = self.counts[client].tolist()
-        if not self.data.classes:
+        if not self.data.classes or not self.data.here:
             return f"{row[0]:,}"
         return "  ".join(f"{label}: {rows:,}" for label, rows in zip(self.data.classes, row, strict=True) if rows)
 
@@ -101,11 +101,16 @@ def describe(data: FederatedData) -> Description:
 
 
 def measures(data: FederatedData, counts: Tensor) -> dict[str, float]:
-    """All measures that need no model; those of labels only where rows have classes; none where rows are shared."""
+    """All measures that need no model; those of labels only where rows have classes; none where rows are shared.
+
+    Where the rows are elsewhere, only those of the clients' sizes.
+    """
     if data.layout == "features":
         return {}
     sizes = (data.splits["train"].sizes + data.splits["test"].sizes).double()
     found = size_imbalance(sizes)
+    if not data.here:
+        return found
     if data.task in ("classification", "binary"):
         found |= label_distance(counts)
     found["feature_shift"] = mean_shift(data, data.x)
@@ -115,12 +120,12 @@ def measures(data: FederatedData, counts: Tensor) -> dict[str, float]:
 
 
 def label_counts(data: FederatedData) -> Tensor:
-    """Rows of each class that each client has, train and test together; without classes, rows of each client.
+    """Rows of each class that each client has, train and test together; without known classes, rows of each client.
 
     For several labels a row: rows that have the label.
     """
     owner, rows = _owned(data)
-    if data.task == "regression":
+    if data.task == "regression" or not data.here:
         return torch.bincount(owner, minlength=data.clients).unsqueeze(1)
     if data.task == "multilabel":
         positive = torch.nan_to_num(data.y[rows]).to(torch.int64)

@@ -62,13 +62,15 @@ class Job:
     evaluations: int = 0
     sent: Message | None = None
     memory: Memory | None = None
+    turn: int = 0
+    """Of a real device: the turn that it was asked for."""
 
 
-class Arrivals(Engine):
+class Staggered(Engine):
     """The server takes a step for every reply, or for every ``buffer`` of them; ``concurrency`` clients work at a time.
 
     A round is when as many jobs have ended, whatever became of them, as clients work at a time: the same work as a
-    round of the synchronous schedule with as many clients.
+    round of the synchronous schedule with as many clients. Whose clock it is, is the subclass's matter.
     """
 
     def __init__(self, setting: Setting, executor: Executor, store: MemoryStore) -> None:
@@ -87,43 +89,15 @@ class Arrivals(Engine):
         self.sleeping: list[tuple[float, int]] = []
         """When clients that are away come back, a heap; who never does is in none of these lists."""
         self.buffer: list[Job] = []
+        """Accepted replies that no step was taken on yet."""
         self.wave = 0
         self.picks = 0
-        self._bounds: dict[int, float] | None = None
         self._numbers: list[float] = []
 
-    def step(self) -> Row:
-        """As many ended jobs as clients work at a time."""
-        started = time.perf_counter()
-        tally = _Tally()
-        if not self.flight and not self.waiting:
-            self._fill(tally)
-        while tally.ended < self.concurrency:
-            if self.waiting and self.earliest <= self._next():
-                tally.failures += self._compute()
-            elif math.isinf(now := self._next()):
-                raise gone_for_good(self.now, len(self.candidates))
-            elif now > self.until:
-                self.clocks.simulated_seconds = self.until
-                break
-            else:
-                self.clocks.simulated_seconds = now
-                self._take_in(tally)
-                while self.sleeping and self.sleeping[0][0] == now:
-                    self.idle.append(heapq.heappop(self.sleeping)[1])
-                self._fill(tally)
-        return self._record(tally, started)
-
-    def _next(self) -> float:
-        """When something happens next, of what is computed."""
-        reply = self.flight[0][0] if self.flight else math.inf
-        return min(reply, self.sleeping[0][0]) if self.sleeping else reply
-
-    def _take_in(self, tally: _Tally) -> None:
-        """The replies of this instant; the server takes a step for each full buffer of them."""
-        now, accepted = self.now, []
-        while self.flight and self.flight[0][0] == now:
-            job = heapq.heappop(self.flight)[2]
+    def take(self, ended: Sequence[Job], tally: Tally) -> None:
+        """Jobs that have ended, in their order: the server takes a step for each full buffer of accepted replies."""
+        accepted = []
+        for job in ended:
             tally.add(job, self.clocks.server_steps, job.client in self.shown)
             self.idle.append(job.client)
             if job.fate == "accepted":
@@ -136,7 +110,7 @@ class Arrivals(Engine):
         if accepted and accepted[0].memory:
             memories = [job.memory or {} for job in accepted]
             window = None if self.online is None else _window(accepted)
-            self.keep(np.array([job.client for job in accepted]), _columns(memories), window)
+            self.keep(np.array([job.client for job in accepted]), columns_of(memories), window)
 
     def _update(self) -> None:
         """The server's step on the replies in its buffer."""
@@ -145,63 +119,11 @@ class Arrivals(Engine):
         steps = self.clocks.server_steps
         told = [[job.client for job in jobs], [job.rows[1] for job in jobs], [steps - job.version for job in jobs]]
         clients, sizes, staleness = torch.from_numpy(np.array(told)).unbind()
-        replies = Replies(clients, sizes, _columns([job.sent or {} for job in jobs]), staleness)
+        replies = Replies(clients, sizes, columns_of([job.sent or {} for job in jobs]), staleness)
         self.state = self.setting.method.server(self.state, replies, self.context(steps))
         self.clocks.server_steps = steps + 1
 
-    def _fill(self, tally: _Tally) -> None:
-        """Idle clients fetch as long as there are free places."""
-        free = self.concurrency - len(self.flight) - len(self.waiting)
-        clients = self._choose(free, tally) if free > 0 and self.idle else []
-        if not clients:
-            return
-        ids, now, steps = np.array(clients), self.now, self.clocks.server_steps
-        window, theta = None, None
-        if self.online is not None:
-            self.online.meet(ids, now)
-            window, theta = self.online.windows(ids, now), self.judging()
-        received, columns, down = self.sent(ids)
-        for i, (client, own) in enumerate(zip(clients, _rows(columns, len(clients)), strict=True)):
-            rows = (0, int(self.counts[client])) if window is None else (int(window[0][i]), int(window[1][i]))
-            job = Job(client, now, steps, down, received, own, rows, theta)
-            job.ends = now + self._least(job)
-            self.waiting.append(job)
-            self.earliest = min(self.earliest, job.ends)
-
-    def _choose(self, free: int, tally: _Tally) -> list[int]:
-        """Who fetches next: up to so many idle clients, in order of client id; they are idle no longer."""
-        idle, out = self._reachable()
-        chosen: list[int] = []
-        if len(idle) > free and isinstance(self.setting.select, Uniform):
-            while len(chosen) < free and idle:  # a swap with the last one: no list is ever copied
-                at = int(self._uniform() * len(idle))
-                idle[at], idle[-1] = idle[-1], idle[at]
-                chosen += self._there([idle.pop()], tally)
-        else:
-            idle = self._there(idle, tally)
-            chosen = idle if len(idle) <= free else self._by_rule(idle, free)
-            idle = [client for client in idle if client not in set(chosen)] if len(chosen) < len(idle) else []
-        self.idle = idle + out if out else idle
-        return sorted(chosen)
-
-    def _there(self, clients: list[int], tally: _Tally) -> list[int]:
-        """Those who are there; the others sleep until they come back."""
-        availability, now = self.setting.availability, self.now
-        if availability.always and self.online is None:
-            return clients
-        found = []
-        for client in clients:
-            ready = now if self.online is None else self.online.ready(client, now)
-            back, _ = availability.presence(client, ready) if ready < math.inf else (ready, ready)
-            if back <= now:
-                found.append(client)
-            elif back < math.inf:
-                heapq.heappush(self.sleeping, (back, client))
-            if back > now and client in self.shown:
-                tally.away += self.absences([client])
-        return found
-
-    def _by_rule(self, idle: list[int], count: int) -> list[int]:
+    def by_rule(self, idle: list[int], count: int) -> list[int]:
         """So many of the idle ones by the selection's own rule."""
         select = self.setting.select
         ctx = replace(self.context(self.clocks.server_steps), draw=Draw(self.setting.seed, self.picks))
@@ -209,17 +131,6 @@ class Arrivals(Engine):
         rule = replace(select, count=count) if hasattr(select, "count") else select  # type: ignore[type-var]
         chosen: list[int] = rule.pick(np.sort(np.array(idle)), ctx)[:count].tolist()
         return chosen
-
-    def _reachable(self) -> tuple[list[int], list[int]]:
-        """Who of the idle ones can be reached in this wave, and who cannot."""
-        if self.fleet.unavailable == 0:
-            return self.idle, []
-        while True:
-            reached = set(self.fleet.reachable(np.array(self.idle), Draw(self.setting.seed, self.wave)).tolist())
-            if reached or self.flight or self.waiting or self.sleeping:
-                break
-            self.wave += 1  # nobody else is at work: the server tries again
-        return [i for i in self.idle if i in reached], [i for i in self.idle if i not in reached]
 
     def _uniform(self) -> float:
         """The next random number of the server's choices."""
@@ -229,71 +140,7 @@ class Arrivals(Engine):
         self.picks += 1
         return self._numbers[at]
 
-    def _least(self, job: Job) -> float:
-        """Seconds that a job takes at the least, as far as it is known before it is computed."""
-        if self.fleet.redraw or self.online is not None:
-            return float(self._bound(np.array([job.client]), np.array([job.rows[1]]))[0])
-        if self._bounds is None:
-            bounds = self._bound(self.candidates, self.counts[self.candidates])
-            self._bounds = dict(zip(self.candidates.tolist(), bounds.tolist(), strict=True))
-        return self._bounds[job.client]
-
-    def _bound(self, clients: Ints, rows: Ints) -> Floats:
-        """Delays, and the work that the method promises unless somebody may be cut short or slowed down."""
-        fleet, method, seed = self.fleet, self.setting.method, self.setting.seed
-        cut = fleet.stragglers > 0 or fleet.jitter > 0 or (fleet.deadline is not None and fleet.late == "partial")
-        work = None if cut else method.work(rows)
-        least = fleet.seconds(clients, seed, 0, 0, np.zeros_like(clients) if work is None else work, self.wave)
-        least = least if fleet.deadline is None else np.minimum(least, fleet.deadline)
-        return least * (1 - 1e-9)  # the same terms, summed up in another order, must not be below it
-
-    def _compute(self) -> list[str]:
-        """The wave: everything that waits is computed; gives the failures that the run goes on with."""
-        jobs = sorted(self.waiting, key=lambda job: job.client)
-        self.waiting, self.earliest = [], math.inf
-        call = _together(jobs, self.wave, self.online is not None)
-        failures: list[str] = []
-        for _, stack, result in self.ask("client", call):
-            outcome = self.judge(call, stack, result)
-            failures += result.get("failures", [])
-            self._computed([jobs[place] for place in stack.tolist()], result, outcome)
-        self.reply_bytes = max((job.up for job in jobs), default=0)
-        self.wave += 1
-        return failures
-
-    def _computed(self, jobs: list[Job], result: Result, outcome: Outcome) -> None:
-        """A stack's results, each with its job until that ends. What executors give is overwritten, so it is copied."""
-        sent = {key: value.clone() for key, value in result["sent"].items()}
-        memory = {key: value.clone() for key, value in outcome.memory.items()}
-        limit = math.inf if self.fleet.deadline is None else self.fleet.deadline  # after that nobody waits for it
-        columns = zip(
-            jobs,
-            outcome.seconds.tolist(),
-            _fates(outcome),
-            outcome.up.tolist(),
-            result["evaluations"].tolist(),
-            _rows(sent, len(jobs)),
-            strict=True,
-        )
-        memories = iter(_rows(memory, len(outcome.kept)))
-        for job, seconds, fate, up, evaluations, message in columns:
-            job.ends = self._kept_promise(job, job.started + min(seconds, limit))
-            job.fate, job.up, job.evaluations = fate, up, evaluations
-            job.received = job.own = job.theta = None
-            if fate == "accepted":
-                job.sent, job.memory = message, next(memories)
-            heapq.heappush(self.flight, (job.ends, job.client, job))
-
-    def _kept_promise(self, job: Job, ends: float) -> float:
-        """When it really ends; the clock may have passed that time if the client did less than the method said."""
-        if ends < job.ends:
-            raise ClientError(
-                f"client {self.problem.data.label(job.client)} did less than {name_of(self.setting.method)}.work says; "
-                "make work return what the client really does, or None"
-            )
-        return ends
-
-    def _record(self, tally: _Tally, started: float) -> Row:
+    def record(self, tally: Tally, started: float) -> Row:
         clocks = self.clocks
         clocks.round += 1
         clocks.bytes_up += tally.up
@@ -359,7 +206,176 @@ class Arrivals(Engine):
         self.earliest = min((job.ends for job in self.waiting), default=math.inf)
 
 
-class _Tally:
+class Arrivals(Staggered):
+    """In the order of a simulated clock."""
+
+    def __init__(self, setting: Setting, executor: Executor, store: MemoryStore) -> None:
+        super().__init__(setting, executor, store)
+        self._bounds: dict[int, float] | None = None
+
+    def step(self) -> Row:
+        """As many ended jobs as clients work at a time."""
+        started = time.perf_counter()
+        tally = Tally()
+        if not self.flight and not self.waiting:
+            self._fill(tally)
+        while tally.ended < self.concurrency:
+            if self.waiting and self.earliest <= self._next():
+                tally.failures += self._compute()
+            elif math.isinf(now := self._next()):
+                raise gone_for_good(self.now, len(self.candidates))
+            elif now > self.until:
+                self.clocks.simulated_seconds = self.until
+                break
+            else:
+                self.clocks.simulated_seconds = now
+                self._take_in(tally)
+                while self.sleeping and self.sleeping[0][0] == now:
+                    self.idle.append(heapq.heappop(self.sleeping)[1])
+                self._fill(tally)
+        return self.record(tally, started)
+
+    def _next(self) -> float:
+        """When something happens next, of what is computed."""
+        reply = self.flight[0][0] if self.flight else math.inf
+        return min(reply, self.sleeping[0][0]) if self.sleeping else reply
+
+    def _take_in(self, tally: Tally) -> None:
+        """The replies of this instant; the server takes a step for each full buffer of them."""
+        now, ended = self.now, []
+        while self.flight and self.flight[0][0] == now:
+            ended.append(heapq.heappop(self.flight)[2])
+        self.take(ended, tally)
+
+    def _fill(self, tally: Tally) -> None:
+        """Idle clients fetch as long as there are free places."""
+        free = self.concurrency - len(self.flight) - len(self.waiting)
+        clients = self._choose(free, tally) if free > 0 and self.idle else []
+        if not clients:
+            return
+        ids, now, steps = np.array(clients), self.now, self.clocks.server_steps
+        window, theta = None, None
+        if self.online is not None:
+            self.online.meet(ids, now)
+            window, theta = self.online.windows(ids, now), self.judging()
+        received, columns, down = self.sent(ids)
+        for i, (client, own) in enumerate(zip(clients, rows_of(columns, len(clients)), strict=True)):
+            rows = (0, int(self.counts[client])) if window is None else (int(window[0][i]), int(window[1][i]))
+            job = Job(client, now, steps, down, received, own, rows, theta)
+            job.ends = now + self._least(job)
+            self.waiting.append(job)
+            self.earliest = min(self.earliest, job.ends)
+
+    def _choose(self, free: int, tally: Tally) -> list[int]:
+        """Who fetches next: up to so many idle clients, in order of client id; they are idle no longer."""
+        idle, out = self._reachable()
+        chosen: list[int] = []
+        if len(idle) > free and isinstance(self.setting.select, Uniform):
+            while len(chosen) < free and idle:  # a swap with the last one: no list is ever copied
+                at = int(self._uniform() * len(idle))
+                idle[at], idle[-1] = idle[-1], idle[at]
+                chosen += self._there([idle.pop()], tally)
+        else:
+            idle = self._there(idle, tally)
+            chosen = idle if len(idle) <= free else self.by_rule(idle, free)
+            idle = [client for client in idle if client not in set(chosen)] if len(chosen) < len(idle) else []
+        self.idle = idle + out if out else idle
+        return sorted(chosen)
+
+    def _there(self, clients: list[int], tally: Tally) -> list[int]:
+        """Those who are there; the others sleep until they come back."""
+        availability, now = self.setting.availability, self.now
+        if availability.always and self.online is None:
+            return clients
+        found = []
+        for client in clients:
+            ready = now if self.online is None else self.online.ready(client, now)
+            back, _ = availability.presence(client, ready) if ready < math.inf else (ready, ready)
+            if back <= now:
+                found.append(client)
+            elif back < math.inf:
+                heapq.heappush(self.sleeping, (back, client))
+            if back > now and client in self.shown:
+                tally.away += self.absences([client])
+        return found
+
+    def _reachable(self) -> tuple[list[int], list[int]]:
+        """Who of the idle ones can be reached in this wave, and who cannot."""
+        if self.fleet.unavailable == 0:
+            return self.idle, []
+        while True:
+            reached = set(self.fleet.reachable(np.array(self.idle), Draw(self.setting.seed, self.wave)).tolist())
+            if reached or self.flight or self.waiting or self.sleeping:
+                break
+            self.wave += 1  # nobody else is at work: the server tries again
+        return [i for i in self.idle if i in reached], [i for i in self.idle if i not in reached]
+
+    def _least(self, job: Job) -> float:
+        """Seconds that a job takes at the least, as far as it is known before it is computed."""
+        if self.fleet.redraw or self.online is not None:
+            return float(self._bound(np.array([job.client]), np.array([job.rows[1]]))[0])
+        if self._bounds is None:
+            bounds = self._bound(self.candidates, self.counts[self.candidates])
+            self._bounds = dict(zip(self.candidates.tolist(), bounds.tolist(), strict=True))
+        return self._bounds[job.client]
+
+    def _bound(self, clients: Ints, rows: Ints) -> Floats:
+        """Delays, and the work that the method promises unless somebody may be cut short or slowed down."""
+        fleet, method, seed = self.fleet, self.setting.method, self.setting.seed
+        cut = fleet.stragglers > 0 or fleet.jitter > 0 or (fleet.deadline is not None and fleet.late == "partial")
+        work = None if cut else method.work(rows)
+        least = fleet.seconds(clients, seed, 0, 0, np.zeros_like(clients) if work is None else work, self.wave)
+        least = least if fleet.deadline is None else np.minimum(least, fleet.deadline)
+        return least * (1 - 1e-9)  # the same terms, summed up in another order, must not be below it
+
+    def _compute(self) -> list[str]:
+        """The wave: everything that waits is computed; gives the failures that the run goes on with."""
+        jobs = sorted(self.waiting, key=lambda job: job.client)
+        self.waiting, self.earliest = [], math.inf
+        call = _together(jobs, self.wave, self.online is not None)
+        failures: list[str] = []
+        for _, stack, result in self.ask("client", call):
+            outcome = self.judge(call, stack, result)
+            failures += result.get("failures", [])
+            self._computed([jobs[place] for place in stack.tolist()], result, outcome)
+        self.reply_bytes = max((job.up for job in jobs), default=0)
+        self.wave += 1
+        return failures
+
+    def _computed(self, jobs: list[Job], result: Result, outcome: Outcome) -> None:
+        """A stack's results, each with its job until that ends. What executors give is overwritten, so it is copied."""
+        sent = {key: value.clone() for key, value in result["sent"].items()}
+        memory = {key: value.clone() for key, value in outcome.memory.items()}
+        limit = math.inf if self.fleet.deadline is None else self.fleet.deadline  # after that nobody waits for it
+        columns = zip(
+            jobs,
+            outcome.seconds.tolist(),
+            _fates(outcome),
+            outcome.up.tolist(),
+            result["evaluations"].tolist(),
+            rows_of(sent, len(jobs)),
+            strict=True,
+        )
+        memories = iter(rows_of(memory, len(outcome.kept)))
+        for job, seconds, fate, up, evaluations, message in columns:
+            job.ends = self._kept_promise(job, job.started + min(seconds, limit))
+            job.fate, job.up, job.evaluations = fate, up, evaluations
+            job.received = job.own = job.theta = None
+            if fate == "accepted":
+                job.sent, job.memory = message, next(memories)
+            heapq.heappush(self.flight, (job.ends, job.client, job))
+
+    def _kept_promise(self, job: Job, ends: float) -> float:
+        """When it really ends; the clock may have passed that time if the client did less than the method said."""
+        if ends < job.ends:
+            raise ClientError(
+                f"client {self.problem.data.label(job.client)} did less than {name_of(self.setting.method)}.work says; "
+                "make work return what the client really does, or None"
+            )
+        return ends
+
+
+class Tally:
     """What ended in one round."""
 
     def __init__(self) -> None:
@@ -389,7 +405,7 @@ def _together(jobs: Sequence[Job], turn: int, online: bool) -> Call:
     """Jobs as one call: what they received is shared if all fetched the same, and columns otherwise."""
     clients = np.array([job.client for job in jobs], dtype=np.int64)
     down = np.array([job.down for job in jobs], dtype=np.int64)
-    own = _columns([job.own or {} for job in jobs])
+    own = columns_of([job.own or {} for job in jobs])
     received, theta = jobs[0].received or {}, jobs[0].theta
     if any(job.version != jobs[0].version for job in jobs):
         fetched = {key: torch.stack([(job.received or {})[key] for job in jobs]) for key in received}
@@ -416,7 +432,7 @@ def _fates(outcome: Outcome) -> list[str]:
     return names.tolist()
 
 
-def _rows(columns: Message, count: int) -> list[Message]:
+def rows_of(columns: Message, count: int) -> list[Message]:
     """Columns taken apart: columns of one row for each of so many clients."""
     if not columns:
         return [{} for _ in range(count)]
@@ -424,7 +440,7 @@ def _rows(columns: Message, count: int) -> list[Message]:
     return [dict(zip(columns, row, strict=True)) for row in apart]
 
 
-def _columns(messages: list[Message]) -> Message:
+def columns_of(messages: list[Message]) -> Message:
     """Columns put together; rows of unequal length are filled up with zeros."""
     if len(messages) == 1:
         return messages[0]

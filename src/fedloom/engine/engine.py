@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -107,21 +107,36 @@ class Engine(ABC):
             problem = problem.limited(setting.fleet.storage) if setting.fleet.storage else problem
             self.problem = problem.with_pool() if pooled else problem
         self.evaluations = [e.resolved(method) for e in setting.evaluations]
-        role = POOL if pooled else SOURCE
-        self.candidates: Ints = self.problem.data.with_role(role).numpy()
-        self.sources = torch.from_numpy(self.candidates)
-        self.sizes = self.problem.data.splits["train"].sizes
-        self.counts: Ints = self.sizes.numpy()  # the same numbers
+        self._count()
         self.stack = setting.stack or self.problem.stack_size(method.local_batch)
         self.labels = _labels(self.problem) if method.layout == "features" else None
         self.theta0 = self._first_model()
         self.prior = None if setting.prior is None else setting.prior.to(self.problem.dtype)
         self.state: State = method.server_init(self.context(0))
         self.tested = self._tests()
-        self.shown = set(self.candidates[:_SHOWN].tolist())
         self.clocks = Clocks()
         self.reply_bytes = 0
+        self.saved_turns: dict[int, int] = {}
         executor.open(Worker(self.problem, method, setting.channel, setting.seed))
+
+    def _count(self) -> None:
+        """Who can take part, with how many rows."""
+        role = POOL if self.setting.method.layout == "pooled" else SOURCE
+        self.candidates: Ints = self.problem.data.with_role(role).numpy()
+        self.sources = torch.from_numpy(self.candidates)
+        self.sizes = self.problem.data.splits["train"].sizes
+        self.counts: Ints = self.sizes.numpy()  # the same numbers
+        self.shown = set(self.candidates[:_SHOWN].tolist())
+
+    def welcome(self) -> None:
+        """Take in the clients that have joined since: from now on they are clients like any other."""
+        data = self.executor.federation(self.problem.data)
+        if data is self.problem.data:
+            return
+        self.problem = self.problem.on(data)
+        self.setting = replace(self.setting, problem=self.problem)
+        self._count()
+        self.state = _grown(self.state, self.setting.method.server_init(self.context(0)))
 
     @property
     def now(self) -> float:
@@ -135,18 +150,24 @@ class Engine(ABC):
     def snapshot(self) -> tuple[Groups, dict[str, Any]]:
         """All that is needed to go on, beside the clients' memories: tensors, and what JSON can hold."""
         online = {} if self.online is None else {"online": self.online.snapshot()}
-        return {"state": self.state, **online}, {"clocks": asdict(self.clocks), "reply_bytes": self.reply_bytes}
+        meta = {"clocks": asdict(self.clocks), "reply_bytes": self.reply_bytes, "remembers": self.executor.remembers}
+        return {"state": self.state, **online}, meta
 
     def restore(self, groups: Groups, meta: dict[str, Any]) -> None:
         """Go on from a snapshot."""
         if ("online" in groups) != (self.online is not None):
             begun = "with" if "online" in groups else "without"
             raise RunError(f"the run was begun {begun} a stream; resume it as it was begun")
+        if meta.get("remembers", False) != self.executor.remembers:
+            where = "on real devices, which have" if meta.get("remembers") else "in a simulation, which has"
+            raise RunError(f"the run was begun {where} the clients' memory; go on with it as it was begun")
         if self.online is not None:
             self.online.restore(groups["online"])
-        self.state = groups["state"]
+        self.state = _grown(groups["state"], self.state)
         self.clocks = Clocks(**meta["clocks"])
         self.reply_bytes = meta["reply_bytes"]
+        if self.executor.remembers:
+            self._note_saved()
 
     def context(self, t: int) -> Context:
         """What the server knows in step t."""
@@ -181,13 +202,19 @@ class Engine(ABC):
 
     def ask(self, function: str, call: Call) -> Iterator[tuple[int, Ints, Result]]:
         """The clients' work, stack by stack: the stack's number, positions among the clients, and the result."""
+        stacks, tasks = self.tasks(function, call)
+        for number, result in self.executor.map(function, call.received, tasks):
+            yield number, stacks[number], result
+
+    def tasks(self, function: str, call: Call) -> tuple[list[Ints], list[Task]]:
+        """The clients in stacks, by their positions, and what each stack has to do."""
         setting, clients, turn = self.setting, call.clients, call.turn
         expected = np.where(self.reply_bytes > 0, self.reply_bytes, call.down)
         effort = self.fleet.effort(clients, Draw(setting.seed, turn))
         budget = self.fleet.budget(clients, setting.seed, call.down, expected, turn)
         delay = None if self.fleet.instant else self.fleet.travel(clients, setting.seed, call.down, expected, turn)
         held = None if call.window is None else call.window[1]
-        stacks, tasks = self._stacks(clients, held), []
+        stacks, tasks = self._stacks(clients, held), list[Task]()
         for stack in stacks:
             task: Task = {"clients": clients[stack], "turn": turn, "round": self.clocks.round}
             task["drop"] = setting.on_error == "drop"
@@ -196,8 +223,7 @@ class Engine(ABC):
             task |= {"unicast": {key: value[stack] for key, value in call.own.items()}} if call.own else {}
             task |= self._streamed(call, stack, test=function == "client")
             tasks.append(task | self._remembered(clients[stack]))
-        for number, result in self.executor.map(function, call.received, tasks):
-            yield number, stacks[number], result
+        return stacks, tasks
 
     def _streamed(self, call: Call, stack: Ints, test: bool) -> Task:
         """What a task says about the rows that clients hold; with ``test`` also by which model new ones are judged.
@@ -226,7 +252,23 @@ class Engine(ABC):
         if not stateful(self.setting.method):
             return {}
         memory, known = self.store.gather(torch.from_numpy(clients))
-        return {"memory": memory, "known": known}
+        saved = {"saved": self._saved(clients)} if self.executor.remembers else {}
+        return {"memory": memory, "known": known, **saved}
+
+    def landed(self) -> None:
+        """The checkpoint with all that is known now is on disk: from here the run goes on if it is killed."""
+        self.store.landed()
+        if self.executor.remembers:
+            self._note_saved()
+
+    def _note_saved(self) -> None:
+        """Where clients remember: of which turns the checkpoint knows that they were accepted."""
+        clients = self.store.clients()
+        turns = self.store.gather(clients)[0].get("turn", clients)
+        self.saved_turns = dict(zip(clients.tolist(), turns.tolist(), strict=True))
+
+    def _saved(self, clients: Ints) -> Tensor:
+        return torch.tensor([self.saved_turns.get(client, -1) for client in clients.tolist()])
 
     def judge(self, call: Call, stack: Ints, result: Result) -> Outcome:
         """When a stack's replies are there, what becomes of each, and what those remember whose reply is accepted."""
@@ -242,7 +284,9 @@ class Engine(ABC):
         kept = np.flatnonzero(fates["accepted"])
         memory: Memory = {}
         window = None if call.window is None else _part(call.window, stack[kept])
-        if stateful(method) and len(kept):
+        if stateful(method) and len(kept) and self.executor.remembers:
+            memory = {"turn": torch.full((len(kept),), call.turn)}
+        elif stateful(method) and len(kept):
             device = self.problem.device(clients[kept], draw, round=self.clocks.round, window=window)
             inbox = {**call.received, **{key: value[stack[kept]] for key, value in call.own.items()}}
             memory, sent = ({key: value[kept] for key, value in result[part].items()} for part in ("memory", "sent"))
@@ -255,7 +299,8 @@ class Engine(ABC):
             return
         ids = torch.from_numpy(clients)
         sizes = self.sizes[ids] if window is None else torch.from_numpy(window[1])
-        self.store.scatter(ids, memory, lengths=dict.fromkeys(self.setting.method.per_row, sizes))
+        ragged = [key for key in self.setting.method.per_row if key in memory]
+        self.store.scatter(ids, memory, lengths=dict.fromkeys(ragged, sizes))
         if self.online is not None and window is not None:
             self.online.keep(clients, window)
 
@@ -394,6 +439,17 @@ class Queue:
             for key, value in self.waiting.pop(self.next).items():
                 self.sums[key] = self.sums[key] + value if key in self.sums else value
             self.next += 1
+
+
+def _grown(state: State, blank: State) -> State:
+    """The state, where it has something for each client with room for those who joined: as a blank one begins."""
+
+    def grown(old: Tensor, new: Tensor) -> Tensor:
+        if old.shape == new.shape or old.dim() != new.dim():
+            return old
+        return new.index_copy(0, torch.arange(len(old)), old)
+
+    return {key: grown(value, blank[key]) if key in blank else value for key, value in state.items()}
 
 
 def _part(window: Window, places: Ints) -> Window:

@@ -20,10 +20,12 @@ from fedloom.errors import RunError
 
 CONFIG, DATA, HISTORY, SUMMARY, REPORT = "config.toml", "data.json", "history.jsonl", "summary.json", "report.html"
 MATRIX = "matrix.json"
+FLEET = "fleet.json"
+"""Of a run on real devices: the clients, by their numbers."""
 TASK = "task-"
 """How the folders of tasks in sequence begin; a number follows."""
 _CHECKPOINTS = (checkpoint.NEWEST, checkpoint.PREVIOUS, checkpoint.NEXT, checkpoint.DAMAGED)
-_OWN = (CONFIG, *_CHECKPOINTS, HISTORY, DATA, SUMMARY, REPORT, MATRIX)
+_OWN = (CONFIG, *_CHECKPOINTS, HISTORY, DATA, SUMMARY, REPORT, MATRIX, FLEET)
 
 
 def theta_sha256(vector: Tensor) -> str:

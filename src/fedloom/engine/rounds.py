@@ -22,6 +22,7 @@ class Rounds(Engine):
     def step(self) -> Row:
         """One round: select, broadcast, client update, aggregate, server update."""
         started = time.perf_counter()
+        self.welcome()
         method, t = self.setting.method, self.clocks.round
         there, away = self._gather()
         ctx = self.context(t)
@@ -45,6 +46,7 @@ class Rounds(Engine):
         ready = None if online is None else online.arrivals.first(self.candidates)
         now, there = gathered(self.setting.availability, self.candidates, clocks.simulated_seconds, ready)
         clocks.simulated_seconds = now
+        there = self.executor.there(there)
         if online is not None:
             online.meet(there, now)
         missing = len(there) < len(self.candidates)

@@ -21,6 +21,7 @@ from fedloom.engine.evaluation import Evaluation, Verdict
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.folder import CONFIG, DATA, HISTORY, SUMMARY, RunFolder, theta_sha256
 from fedloom.engine.history import History, Row
+from fedloom.engine.live import Live
 from fedloom.engine.matrix import TaskMatrix
 from fedloom.engine.rounds import Rounds
 from fedloom.engine.schedule import Schedule
@@ -28,7 +29,7 @@ from fedloom.engine.selection import All, Selection, Uniform
 from fedloom.engine.setting import Setting
 from fedloom.engine.store import MemoryStore
 from fedloom.errors import Deserted, FedloomError, RunError
-from fedloom.execution import Executor, executor_for, one_thread
+from fedloom.execution import Executor, Remote, executor_for, one_thread
 from fedloom.federation.data import SOURCE
 from fedloom.federation.problem import Problem
 from fedloom.federation.streams import Stream
@@ -150,7 +151,7 @@ def train(
         store = _store(folder, saved)
         exits.callback(store.close)
         exits.callback(chosen.close)
-        engine = (Arrivals if setting.schedule.asynchronous else Rounds)(setting, chosen, store)
+        engine = _engine(setting, chosen, store)
         history = History(folder.file(HISTORY) if folder is not None else None)
         exits.callback(history.close)
         walk = _Walk(engine, history, folder, rounds, progress, checkpoint_seconds, checkpoint_every)
@@ -162,6 +163,13 @@ def train(
         return Run(
             engine.theta(), engine.state, history.rows, summary, folder.path if folder is not None else None, notes
         )
+
+
+def _engine(setting: Setting, executor: Executor, store: MemoryStore) -> Engine:
+    """What does the rounds of a run."""
+    if not setting.schedule.asynchronous:
+        return Rounds(setting, executor, store)
+    return Live(setting, executor, store) if isinstance(executor, Remote) else Arrivals(setting, executor, store)
 
 
 class _Walk:
@@ -310,7 +318,7 @@ class _Walk:
             groups["model"] = {"theta": theta}
         shapes = {name: list(piece.shape) for name, piece in engine.problem.model.slices.items()}
         checkpoint.save_latest(self.folder.path, groups, meta | {"theta": key, "shapes": shapes})
-        engine.store.landed()
+        engine.landed()
         self.saved_at = time.monotonic()
 
     def summary(self, label: str) -> dict[str, Any]:

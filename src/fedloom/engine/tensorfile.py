@@ -58,6 +58,7 @@ class Header:
 def little_endian(tensor: Tensor) -> Bytes:
     """The bytes of a tensor, row by row, the least significant byte of each number first."""
     flat = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous().reshape(-1)
+    flat = flat.as_strided(flat.shape, (1,))  # a single number counts as contiguous with any stride
     data: Bytes = flat.view(torch.uint8).numpy()
     if sys.byteorder == "big":
         parts = 2 if tensor.is_complex() else 1

@@ -7,9 +7,21 @@ from fedloom.execution.auto import Auto
 from fedloom.execution.executor import Executor, Serial, one_thread
 from fedloom.execution.processes import Processes
 from fedloom.execution.ray import Ray
+from fedloom.execution.remote import Remote
 from fedloom.execution.worker import Worker
 
-__all__ = ["EXECUTORS", "Auto", "Executor", "Processes", "Ray", "Serial", "Worker", "executor_for", "one_thread"]
+__all__ = [
+    "EXECUTORS",
+    "Auto",
+    "Executor",
+    "Processes",
+    "Ray",
+    "Remote",
+    "Serial",
+    "Worker",
+    "executor_for",
+    "one_thread",
+]
 
 EXECUTORS = ("auto", "serial", "processes", "ray")
 

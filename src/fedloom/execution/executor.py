@@ -8,10 +8,13 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import ClassVar
 
 import torch
 
 from fedloom.execution.worker import Result, Task, Worker
+from fedloom.federation.data import FederatedData
+from fedloom.federation.ragged import Ints
 from fedloom.types import Message
 
 
@@ -19,6 +22,10 @@ class Executor(ABC):
     """Where the clients' work is done. Results do not depend on it: the same tasks give the same bits anywhere."""
 
     name: str
+    remembers: ClassVar[bool] = False
+    """Whether clients' memories stay where the clients are and are settled there. The engine then keeps of each client
+    only the turn of its last reply that was accepted, and every task has that (``memory["turn"]``) and the one that the
+    last checkpoint has (``saved``; -1: none): from one of these, or from its next turn, a client will have to go on."""
 
     def check(self) -> None:  # noqa: B027 (most have nothing to refuse)
         """Refuse what cannot be, before any work."""
@@ -33,6 +40,14 @@ class Executor(ABC):
 
         A result's tensors are valid until the next one is taken.
         """
+
+    def federation(self, data: FederatedData) -> FederatedData:
+        """The federation as it is now: these data, or the same with clients that have joined since at the end."""
+        return data
+
+    def there(self, candidates: Ints) -> Ints:
+        """Who of these can be asked now; real devices come and go, and the executor waits until there are enough."""
+        return candidates
 
     @abstractmethod
     def close(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.channel import Channel
+from fedloom.channel import Channel, payload
 from fedloom.errors import ClientError
 from fedloom.federation.device import Device
 from fedloom.federation.metrics import Predictions, fidelity, loss_metric, metrics_for
@@ -37,6 +37,8 @@ class Worker:
     def client(self, shared: Message, task: Task) -> Result:
         """The clients of a stack do their part of a round; the memory that they return is provisional.
 
+        ``task["wire"]`` asks for the replies as they travel, too.
+
         When a stack fails its clients are tried one by one, to know whose fault it was: the first is named in the
         error, or, if the run is to go on, those who fail are marked and the others' replies taken.
         """
@@ -48,7 +50,7 @@ class Worker:
         alone: list[Result | None] = []
         failures: list[str] = []
         for i in range(len(task["clients"])):
-            own = _one(task, i)
+            own = one_client(task, i)
             try:
                 alone.append(self._client(shared, own))
             except Exception as error:
@@ -56,7 +58,7 @@ class Worker:
                     raise self._named(error, own) from error
                 alone.append(None)
                 failures.append(str(self._named(error, own)))
-        return {**_joined(alone), "failures": failures}
+        return {**joined(alone), "failures": failures}
 
     def _client(self, shared: Message, task: Task) -> Result:
         ids = task["clients"]
@@ -69,12 +71,13 @@ class Worker:
         judged = {"fresh": self._test_first(device, task, memory)} if "fresh" in task else {}
         reply, memory = self.method.client(device, received, memory)
         _check_shapes(reply, len(ids))
-        sent, size = self.channel.up(reply, ids, draw)
+        wire = self.channel.encode(reply, ids, draw)
+        sent, size = self.channel.decode(wire), payload(wire, stacked=True)
         finite = torch.ones(len(ids), dtype=torch.bool)
         for value in (*sent.values(), *memory.values()):
-            finite &= _finite(value.reshape(len(ids), -1))
+            finite &= finite_rows(value.reshape(len(ids), -1))
         found = {"sent": sent, "memory": memory, "bytes": size, "evaluations": device.evaluations, "finite": finite}
-        return found | judged
+        return found | judged | ({"wire": wire} if task.get("wire") else {})
 
     def _test_first(self, device: Device, task: Task, memory: Memory) -> Result:
         """What the model that a client would use says of the rows that came since it trained last; and their labels.
@@ -218,7 +221,7 @@ def _beside(column: Tensor, moved: Tensor, width: int) -> Tensor:
     return found
 
 
-def _finite(rows: Tensor) -> Tensor:
+def finite_rows(rows: Tensor) -> Tensor:
     """Whether all numbers of each row are finite."""
     if not rows.is_floating_point():
         return torch.ones(len(rows), dtype=torch.bool)
@@ -227,10 +230,10 @@ def _finite(rows: Tensor) -> Tensor:
     return finite if bool(finite.all()) else torch.isfinite(rows).all(1)
 
 
-def _one(task: Task, i: int) -> Task:
+def one_client(task: Task, i: int) -> Task:
     """The same task for the i-th client of the stack alone."""
     own = {**task, "clients": task["clients"][i : i + 1]}
-    for key in ("effort", "budget", "delay", "moved"):
+    for key in ("effort", "budget", "delay", "moved", "saved"):
         if key in task:
             own[key] = task[key][i : i + 1]
     for key in ("window", "fresh"):
@@ -247,7 +250,7 @@ def _one(task: Task, i: int) -> Task:
     return own
 
 
-def _joined(alone: list[Result | None]) -> Result:
+def joined(alone: list[Result | None]) -> Result:
     """Results of single clients as that of a stack; who has none is marked as not finite."""
     found = [result for result in alone if result is not None]
     good = torch.tensor([result is not None for result in alone])

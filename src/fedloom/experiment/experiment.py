@@ -145,6 +145,12 @@ class Experiment:
         """Who has which rows."""
         return self.shelf.get("data", (self.data_plan, self.top.seed), self._federated)
 
+    def on(self, data: FederatedData) -> Self:
+        """The same experiment on data that are there already, in the place of those that [data] would load."""
+        shelf = Shelf()
+        shelf.get("data", (self.data_plan, self.top.seed), lambda: data)
+        return type(self)(self.settings, shelf)
+
     def _federated(self) -> FederatedData:
         table, faults = self.table(), Faults(self.settings)
         self.data_plan.check(table, faults)

@@ -67,6 +67,11 @@ class FederatedData:
         return "rows" if self.blocks is None else "features"
 
     @property
+    def here(self) -> bool:
+        """Whether the rows are here: a server whose clients are real devices knows only how many each has."""
+        return all(owned.rows is not None or int(owned.offsets[-1]) <= len(self.x) for owned in self.splits.values())
+
+    @property
     def outputs(self) -> int:
         """How many numbers a model must put out for one row."""
         return len(self.classes) if self.task == "classification" else int(self.y.shape[1])

@@ -1,0 +1,46 @@
+"""The two apps that Flower runs, by the SuperLink and on every node; light, as every message starts a process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+EXPERIMENT = "experiment.toml"
+"""The file beside the app that says what is to be done."""
+
+
+def client_app(folder: str | Path) -> ClientApp:
+    """The ClientApp of the experiment in a folder: what Flower runs on every node."""
+    app = ClientApp()
+
+    def answer(message: Message, context: Context) -> Message:
+        from fedloom.deploy.resident import answered
+
+        reply = answered(Path(folder), dict(context.node_config), context.state, message.content)
+        return Message(reply, reply_to=message)
+
+    app.train()(answer)
+    app.evaluate()(answer)
+    app.query()(answer)
+    return app
+
+
+def server_app(folder: str | Path) -> ServerApp:
+    """The ServerApp of the experiment in a folder: what Flower runs beside the SuperLink."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        from fedloom.deploy.server import serve
+        from fedloom.deploy.terms import Terms
+        from fedloom.experiment import Experiment
+        from fedloom.report import write_report
+
+        run = serve(grid, Experiment.load(Path(folder) / EXPERIMENT), Terms.read(context.run_config))
+        if run.folder is not None:
+            write_report(run.folder, run.folder / "report.html")
+
+    return app

@@ -1,0 +1,165 @@
+"""What a node says about itself, and the federation that a server without rows knows from it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked
+from torch import Tensor
+
+from fedloom import __version__
+from fedloom.deploy.codec import Tree
+from fedloom.errors import ConfigError, MessageError
+from fedloom.federation.data import SOURCE, TARGET, FederatedData, Task
+from fedloom.federation.ragged import Ragged
+from fedloom.types import Message
+
+_AGREED = ("fedloom", "task", "shape", "classes", "targets", "features", "splits")
+
+
+@checked(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
+class Card:
+    """A node's answer to "who are you?": numbers and names of its rows, never the rows."""
+
+    name: str
+    """The client's name, which never changes; the server keeps its number by it."""
+    sizes: dict[str, int]
+    """Rows in each split."""
+    shape: list[int]
+    """Of one row's features."""
+    task: Task
+    classes: list[str]
+    targets: list[str]
+    features: list[str]
+    role: int
+    data: str
+    """What the data are called."""
+    client: int | None = None
+    """Its number in a rehearsal, where it is that of the simulation; otherwise the server gives it one."""
+    outputs: int = 1
+    fedloom: str = __version__
+
+    @property
+    def splits(self) -> list[str]:
+        """The names of its splits."""
+        return list(self.sizes)
+
+    def tree(self) -> Tree:
+        """For a message, or JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def read(tree: Any) -> Card:
+        """The card in a message; MessageError when it is none."""
+        try:
+            card = TypeAdapter(Card).validate_json(json.dumps(tree))
+        except TypeError:
+            raise MessageError("its description is none (it has more than numbers and words)") from None
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            raise MessageError(
+                f"its description is none ({'.'.join(map(str, wrong['loc']))}: {wrong['msg']})"
+            ) from None
+        if {"train", "test"} - set(card.sizes) or min(card.sizes.values()) < 0 or card.role not in (SOURCE, TARGET):
+            raise MessageError("its description is none (splits, sizes or role)")
+        return card
+
+    @staticmethod
+    def of(data: FederatedData, client: int | None) -> Card:
+        """The card of a federation of one client."""
+        return Card(
+            name=data.label(0),
+            sizes={name: int(split.sizes[0]) for name, split in data.splits.items()},
+            shape=list(data.x.shape[1:]),
+            task=data.task,
+            classes=list(data.classes),
+            targets=list(data.target_names),
+            features=list(data.feature_names),
+            role=SOURCE if data.roles is None else int(data.roles[0]),
+            data=data.name,
+            client=client,
+            outputs=data.outputs,
+        )
+
+    def refuse_other(self, other: Card) -> None:
+        """ConfigError when another node cannot be of the same federation, saying in what it differs."""
+        for what in _AGREED:
+            ours, theirs = getattr(self, what), getattr(other, what)
+            if ours != theirs:
+                raise ConfigError(
+                    f"the node of {other.name!r} has {what} = {_short(theirs)}, but that of {self.name!r} has "
+                    f"{_short(ours)}; all nodes of a fleet must agree"
+                )
+
+
+def described(cards: Sequence[Card]) -> FederatedData:
+    """The federation of these clients, in the order of their numbers, without a single row."""
+    first = cards[0]
+    splits = {name: Ragged.contiguous(torch.tensor([card.sizes[name] for card in cards])) for name in first.sizes}
+    x, y = _blank(first)
+    targets = any(card.role == TARGET for card in cards)
+    return FederatedData(
+        first.data,
+        x,
+        y,
+        first.task,
+        splits,
+        classes=tuple(first.classes),
+        roles=torch.tensor([card.role for card in cards], dtype=torch.int8) if targets else None,
+        names=tuple(card.name for card in cards),
+        feature_names=tuple(first.features),
+        target_names=tuple(first.targets),
+    )
+
+
+def sample(card: Card, dtype: torch.dtype) -> FederatedData:
+    """A federation of one client that has two made-up rows in every split: enough to see what a reply looks like."""
+    x, y = (value.to(dtype) if value.is_floating_point() else value for value in _blank(card))
+    both = Ragged(torch.tensor([0, 2]), torch.arange(2))
+    return FederatedData(card.data, x, y, card.task, dict.fromkeys(card.sizes, both), classes=tuple(card.classes))
+
+
+def _blank(card: Card) -> tuple[Tensor, Tensor]:
+    """Features and targets of two rows in which everything is 0."""
+    x = torch.zeros(2, *card.shape)
+    return x, torch.zeros(2, dtype=torch.int64) if card.task == "classification" else torch.zeros(2, card.outputs)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a reply looks like: the names of its tensors, their kinds and shapes."""
+
+    tensors: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
+
+    @staticmethod
+    def of(message: Message) -> Form:
+        """That of a message; the order of names does not count."""
+        return Form(tuple((key, message[key].dtype, tuple(message[key].shape)) for key in sorted(message)))
+
+    @property
+    def bytes(self) -> int:
+        """How many its tensors have."""
+        return sum(kind.itemsize * math.prod(shape) for _, kind, shape in self.tensors)
+
+    def differs(self, other: Form) -> str:
+        """In what another message differs, in words; nothing if it does not."""
+        ours, theirs = ({key: (str(kind), shape) for key, kind, shape in form.tensors} for form in (self, other))
+        for key in sorted({*ours, *theirs}):
+            if ours.get(key) != theirs.get(key):
+                return f"{key!r} is {_tensor(theirs.get(key))}, not {_tensor(ours.get(key))}"
+        return ""
+
+
+def _tensor(what: tuple[str, tuple[int, ...]] | None) -> str:
+    return "missing" if what is None else f"{what[0].removeprefix('torch.')} of shape {list(what[1])}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"

@@ -1,0 +1,263 @@
+"""The fleet as an executor: every client's task goes to the node that has its rows, and comes back as a reply."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeGuard
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.channel import payload
+from fedloom.deploy.card import Form, sample
+from fedloom.deploy.codec import Tree, encode
+from fedloom.deploy.link import Letter
+from fedloom.deploy.roster import Roster
+from fedloom.deploy.terms import Terms
+from fedloom.errors import ClientError, FedloomError, MessageError, RunError
+from fedloom.execution import Remote, Worker
+from fedloom.execution.worker import Result, Task, finite_rows, joined, one_client
+from fedloom.federation.data import FederatedData
+from fedloom.federation.ragged import Ints
+from fedloom.methods.method import stateful
+from fedloom.types import Message
+
+log = logging.getLogger("flwr")
+_KINDS: dict[str, Literal["train", "evaluate", "query"]] = {
+    "client": "train",
+    "evaluate": "evaluate",
+    "measure": "query",
+}
+_SPARE = 16 << 20  # bytes that a reply may have beside its tensors
+
+
+@dataclass(eq=False)
+class _Exchange:
+    """What came of asking some clients, each known by its place among them."""
+
+    found: dict[int, Result] = field(default_factory=dict)
+    faults: dict[int, str] = field(default_factory=dict)
+    """What was wrong with those who are not found."""
+    notes: list[str] = field(default_factory=list)
+    """Tries that were void."""
+
+    @property
+    def failures(self) -> list[str]:
+        """All that went wrong, in words."""
+        return [*self.notes, *(text for place, text in sorted(self.faults.items()) if place not in self.found)]
+
+
+class Fleet(Remote):
+    """Real devices. A reply that is missing, late or not what it must be is that client's failure of this round."""
+
+    name = "flower"
+
+    def __init__(self, roster: Roster, terms: Terms) -> None:
+        self.roster, self.link, self.terms = roster, roster.link, terms
+        self.patience, self.tries = terms.deadline, terms.tries
+        self._begun: dict[str, Task] = {}
+        self.form: Form | None = None
+        """What a reply looks like: found with made-up rows before the first one is there."""
+
+    def open(self, worker: Worker) -> None:
+        self.worker = worker
+        self.roster.save()
+
+    def federation(self, data: FederatedData) -> FederatedData:
+        self.roster.look()
+        if len(self.roster.cards) == data.clients:
+            return data
+        self.roster.save()
+        return self.roster.data()
+
+    def there(self, candidates: Ints) -> Ints:
+        needed, until = min(self.terms.minimum, len(candidates)), time.monotonic() + self.terms.wait
+        while len(found := self.online(candidates)) < needed:
+            if time.monotonic() >= until:
+                raise RunError(
+                    f"{len(found)} nodes are there, {needed} are needed (minimum), and none came for "
+                    f"{self.terms.wait:g} seconds; start nodes, and then the same run again: it goes on"
+                )
+            self.link.pause()
+            self.roster.look()
+        return found
+
+    def online(self, candidates: Ints) -> Ints:
+        return np.intersect1d(candidates, np.array(self.roster.here(), dtype=np.int64))
+
+    def begin(self, shared: Message, tasks: Sequence[Task]) -> list[str | None]:
+        numbers = self.ask("client", shared, tasks)
+        self._begun |= {number: task for number, task in zip(numbers, tasks, strict=True) if number is not None}
+        return numbers
+
+    def finished(self, numbers: Collection[str]) -> list[tuple[str, Result]]:
+        replies = list(self.link.receive(numbers, self.limit))
+        if not replies:
+            self.link.pause()
+        return [(number, self._judged(self._begun.pop(number), reply)) for number, reply in replies]
+
+    def _judged(self, part: Task, reply: Tree | ClientError) -> Result:
+        """A reply to a turn as a result, or what is wrong with it as one."""
+        try:
+            return joined([self.taken("client", reply)])
+        except FedloomError as error:
+            return {**joined([None]), "failures": [self._named(part, str(error))]}
+
+    def map(self, function: str, shared: Message, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+        parts = [one_client(task, i) for task in tasks for i in range(len(task["clients"]))]
+        came = self._exchange(function, shared, parts)
+        at = 0
+        for number, task in enumerate(tasks):
+            places = range(at, at + len(task["clients"]))
+            alone = [came.found.get(place) for place in places]
+            failures = came.failures if at == 0 else []
+            at = places.stop
+            if function == "client":
+                yield number, {**joined(alone), "failures": failures}
+            else:
+                yield number, _gathered(alone, next(iter(came.found.values())))
+        if function != "client":
+            for text in came.failures:
+                log.warning("%s", text)
+
+    def close(self) -> None:
+        """Nodes go on without the server; there is nothing to give back."""
+
+    def ask(self, function: str, shared: Message, parts: Sequence[Task]) -> list[str | None]:
+        """Sends the tasks of single clients to their nodes; the numbers to ask for replies by, None for who is away."""
+        if function == "client" and self.form is None and parts:
+            self.form = self._look_ahead(shared, parts[0])
+        tree: Tree = {"function": function, "run": self.roster.run}
+        if function == "evaluate" and parts and parts[0]["model"] == "global":  # not all that the server keeps
+            shared, tree = {"theta": self.worker.method.model(shared)}, {**tree, "model": True}
+        common, online = encode(shared), self.link.nodes()
+        nodes = [self.roster.nodes.get(int(part["clients"][0]), -1) for part in parts]
+        letters = [
+            Letter(node, {**tree, "task": part}, common, _KINDS[function], str(part["round"] + 1))
+            for node, part in zip(nodes, parts, strict=True)
+            if node in online
+        ]
+        numbers = iter(self.link.send(letters, self.terms.deadline) if letters else [])
+        return [next(numbers) if node in online else None for node in nodes]
+
+    def _exchange(self, function: str, shared: Message, parts: Sequence[Task]) -> _Exchange:
+        """Asks all, and those who are missing again where the replies are too few; what is there counts."""
+        needed = min(self.terms.minimum if function == "client" else 1, len(parts))
+        came, waiting = _Exchange(), dict[str, int]()
+        for attempt in range(1, self.terms.tries + 1):
+            places = [place for place in range(len(parts)) if place not in came.found]
+            numbers = self.ask(function, shared, [parts[place] for place in places])
+            for place, number in zip(places, numbers, strict=True):
+                came.faults[place] = self._named(parts[place], "its node is away")
+                if number is not None:
+                    waiting[number] = place
+                    late = f"no reply within {self.terms.deadline:g} seconds"
+                    came.faults[place] = self._named(parts[place], late)
+            self._collect(function, parts, waiting, came)
+            if len(came.found) >= needed:
+                return came
+            came.notes.append(f"try {attempt} was void: {len(came.found)} of {needed} replies that are needed")
+            log.warning("%s", came.failures[-1])
+        raise RunError(
+            f"{len(came.found)} of the {needed} replies that are needed (minimum) came in {self.terms.tries} tries: "
+            f"{'; '.join(came.failures)}. See to the nodes, and start the same run again: it goes on"
+        )
+
+    def _collect(self, function: str, parts: Sequence[Task], waiting: dict[str, int], came: _Exchange) -> None:
+        """The replies to what was asked, of this try or an earlier one, until the deadline."""
+        for number, reply in self.link.wait(waiting, self.terms.deadline, self.limit):
+            place = waiting.pop(number)
+            try:
+                came.found.setdefault(place, self.taken(function, reply))
+            except FedloomError as error:
+                came.faults[place] = self._named(parts[place], str(error))
+
+    @property
+    def limit(self) -> int:
+        """Bytes that a reply may have."""
+        tensors = 0 if self.form is None else self.form.bytes
+        return 2 * tensors + _SPARE
+
+    def taken(self, function: str, reply: Tree | ClientError) -> Result:
+        """What a reply says, if it is one; otherwise an error that says what is wrong with it."""
+        if isinstance(reply, ClientError):
+            raise reply
+        return self._trained(reply) if function == "client" else _checked(reply)
+
+    def _trained(self, reply: Tree) -> Result:
+        """The reply to a task of training, as the engine wants it."""
+        wire, evaluations = reply.get("wire"), reply.get("evaluations")
+        if not _are_rows(wire) or not isinstance(evaluations, np.ndarray) or evaluations.dtype != np.int64:
+            raise MessageError("the reply is no reply to a task of training")
+        if evaluations.shape != (1,) or evaluations[0] < 0:
+            raise MessageError("the reply does not say how many gradients it took")
+        form = Form.of(wire)
+        self.form = self.form or form
+        if differs := self.form.differs(form):
+            raise MessageError(f"the reply has another form than it must have: {differs}")
+        try:
+            sent = self.worker.channel.decode(wire)
+        except (ValueError, RuntimeError, KeyError) as error:
+            raise MessageError(f"the reply cannot be decoded: {error}") from None
+        if not all(bool(finite_rows(value.reshape(1, -1)).all()) for value in (*wire.values(), *sent.values())):
+            raise ClientError("the reply is not finite")
+        finite = torch.ones(1, dtype=torch.bool)
+        size = payload(wire, stacked=True)
+        return {"sent": sent, "memory": {}, "bytes": size, "evaluations": evaluations, "finite": finite}
+
+    def _look_ahead(self, shared: Message, part: Task) -> Form | None:
+        """What a reply will look like: this client's work, done with two made-up rows; None if that cannot be done."""
+        worker = self.worker
+        problem = worker.problem.on(sample(self.roster.cards[0], worker.problem.dtype))
+        task = {**part, "clients": np.zeros(1, dtype=np.int64), "wire": True, "drop": False}
+        if stateful(worker.method):
+            task |= {"known": torch.zeros(1, dtype=torch.bool), "memory": {}}
+        try:
+            return Form.of(Worker(problem, worker.method, worker.channel, worker.seed).client(shared, task)["wire"])
+        except FedloomError as error:
+            log.warning("what a reply must look like is unknown until the first is there: %s", error)
+            return None
+
+    def _named(self, part: Task, why: str) -> str:
+        label = self.roster.cards[int(part["clients"][0])].name
+        return f"client {label} failed in round {part['round'] + 1}: {why}"
+
+
+def _are_rows(message: Any) -> TypeGuard[Message]:
+    """Whether this is a message of one client, as columns of one row."""
+    return isinstance(message, dict) and all(
+        isinstance(value, Tensor) and value.dim() > 0 and len(value) == 1 for value in message.values()
+    )
+
+
+def _checked(reply: Tree) -> Result:
+    """The reply to an evaluation or a measurement: columns of one row, in tables or by themselves."""
+    columns = [value for value in reply.values() if not isinstance(value, dict)]
+    tables = [value for value in reply.values() if isinstance(value, dict)]
+    flat = {str(i): value for i, value in enumerate([*columns, *(v for table in tables for v in table.values())])}
+    if "values" not in reply or not all(isinstance(value, Tensor) for value in flat.values()):
+        raise MessageError("the reply is no reply to this question")
+    return reply
+
+
+def _gathered(alone: list[Result | None], like: Result) -> Result:
+    """Results of single clients as that of all; who has none counts for nothing, and its values are unknown."""
+
+    def column(blank: Tensor, pick: Callable[[Result], Tensor], unknown: float) -> Tensor:
+        return torch.cat([torch.full_like(blank, unknown) if one is None else pick(one) for one in alone])
+
+    def values(name: str) -> Tensor:
+        return column(like["values"][name], lambda result: result["values"][name], torch.nan)
+
+    found: Result = {"values": {name: values(name) for name in like["values"]}}
+    if "counts" in like:
+        found["counts"] = column(like["counts"], lambda result: result["counts"], 0)
+        there = [result for result in alone if result is not None]
+        found["sums"] = {
+            name: sum((r["sums"][name] for r in there), torch.zeros_like(value)) for name, value in like["sums"].items()
+        }
+    return found

@@ -1,0 +1,249 @@
+"""A whole federation on this machine: a SuperLink with TLS and node authentication, and its SuperNodes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import psutil
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.cli.build import build_fab_from_disk
+from flwr.common.serde import fab_to_proto, user_config_to_proto
+from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+from fedloom.deploy.security import LOOPBACK, make_certificates, make_node_key
+from fedloom.errors import RunError
+
+HOST = LOOPBACK[1]
+_START_SECONDS = 120.0
+_STOP_SECONDS = 10.0
+_PAUSE = 0.1
+_QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+}
+
+
+class Federation:
+    """Processes of Flower on this machine, started by ``with`` and all stopped at its end, whatever happens.
+
+    Everything that they write is below ``folder``: certificates, keys, logs, what Flower keeps.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self.certificates = make_certificates(self.folder / "certificates")
+        self.port = free_port()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._client: ControlHttpClient | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start_link()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """Where the SuperLink listens."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def control(self) -> ControlHttpClient:
+        """The SuperLink's control."""
+        if self._client is None:
+            self._client = ControlHttpClient.from_server_address(
+                self.address,
+                insecure=False,
+                root_certificates=self.certificates.authority.read_bytes(),
+                interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+            )
+        return self._client
+
+    def start_link(self) -> None:
+        """Starts the SuperLink (again), and waits until it answers."""
+        files = self.certificates
+        self.launch(
+            "superlink",
+            *("flower-superlink", "--host", HOST, "--port", str(self.port)),
+            *("--database", str(self.folder / "superlink.db")),
+            *("--ssl-ca-certfile", str(files.authority)),
+            *("--ssl-certfile", str(files.certificate), "--ssl-keyfile", str(files.key)),
+            *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
+        )
+        self._until(self._answers, "superlink")
+
+    def start_node(self, name: str, **config: str | int) -> None:
+        """Starts a SuperNode, with a key of its own that the SuperLink knows; a second time with the same key."""
+        private = self.folder / "nodes" / name
+        if not private.exists():
+            _, public = make_node_key(private.parent, name)
+            self.register(public)
+        words = " ".join(
+            f"{key}='{value}'" if isinstance(value, str) else f"{key}={value}" for key, value in config.items()
+        )
+        self.launch(
+            name,
+            *("flower-supernode", "--superlink", self.address, "--root-certificates", str(self.certificates.authority)),
+            *("--auth-supernode-private-key", str(private), "--host", HOST, "--port", str(free_port())),
+            *("--node-config", words),
+        )
+
+    def register(self, public: Path) -> None:
+        """Lets the node with this public key in."""
+        key = public_key_to_bytes(load_ssh_public_key(public.read_bytes()))  # type: ignore[arg-type]
+        self.control.RegisterNode(RegisterNodeRequest(public_key=key))
+
+    def run(self, app: Path, **config: Any) -> int:
+        """Starts the app in a folder; the number of the run."""
+        content = build_fab_from_disk(app)
+        fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
+        request = StartRunRequest(fab=fab_to_proto(fab), override_config=user_config_to_proto(config))
+        return int(self.control.StartRun(request).run_id)
+
+    def outcome(self, run: int) -> str | None:
+        """What came of a run: nothing to say (empty) when it is well done, or what went wrong; None: it goes on."""
+        self.check()
+        found = self.control.ListRuns(ListRunsRequest(run_id=run)).run_dict
+        status = next(iter(found.values())).status
+        if status.status != "finished":
+            return None
+        return "" if status.sub_status == "completed" else status.details or status.sub_status
+
+    def check(self) -> None:
+        """RunError when the SuperLink has ended by itself."""
+        process = self.processes["superlink"]
+        if process.poll() is not None:
+            raise RunError(f"the SuperLink ended with code {process.returncode}: {self.tail('superlink')}")
+
+    def log(self, name: str) -> str:
+        """What a process has said."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def tail(self, name: str) -> str:
+        """The last that a process has said."""
+        return " … ".join(self.log(name).splitlines()[-5:])
+
+    def stop(self, name: str) -> None:
+        """Stops a process and all that it has started."""
+        _end([self.processes.pop(name)])
+
+    def kill(self, name: str) -> None:
+        """Ends a process and all that it has started at once, as a failure of power would."""
+        process = self.processes.pop(name)
+        for one in (*_family([process]), process):
+            _signal(one, lambda p: p.kill())
+        process.wait()
+
+    def close(self) -> None:
+        """Stops everything: first the nodes, then the SuperLink."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        processes = list(self.processes.values())[::-1]
+        self.processes = {}
+        _end(processes)
+
+    def launch(self, name: str, program: str, *arguments: str) -> None:
+        """Starts a program of Flower, which stays quiet and keeps its things below the folder."""
+        here = Path(sys.executable).parent
+        home = self.folder / f"{name}-home"
+        environment = {
+            **os.environ,
+            **_QUIET,
+            "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PYTHONPATH": os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH", "")))),
+            "FLWR_HOME": str(home),
+        }
+        home.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / f"{name}.log", "ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [str(here / program), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for us, who stop them in order
+            )
+
+    def _answers(self) -> bool:
+        try:
+            self.control.ListRuns(ListRunsRequest())
+        except httpx.TransportError:
+            return False
+        return True
+
+    def _until(self, ready: Callable[[], bool], name: str) -> None:
+        until = time.monotonic() + _START_SECONDS
+        while not ready():
+            self.check()
+            if time.monotonic() >= until:
+                raise RunError(f"the {name} did not start within {_START_SECONDS:g} seconds: {self.tail(name)}")
+            time.sleep(_PAUSE)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as found:
+        found.bind((HOST, 0))
+        return int(found.getsockname()[1])
+
+
+def _family(processes: list[subprocess.Popen[bytes]]) -> list[psutil.Process]:
+    """All that these processes have started and that is still at work, residents of nodes included."""
+    found: list[psutil.Process] = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += psutil.Process(process.pid).children(recursive=True)
+    parents = {str(process.pid) for process in found}
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or [""]
+        if "fedloom.deploy.resident" in words and words[-1] in parents:
+            found.append(process)
+    return found
+
+
+def _signal(process: psutil.Process | subprocess.Popen[bytes], how: Callable[[Any], None]) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+        how(process)
+
+
+def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Asks processes to end, then their families, and ends those that do not listen."""
+    family = _family(processes)
+    for process in (*processes, *family):
+        _signal(process, lambda p: p.terminate())
+    until = time.monotonic() + _STOP_SECONDS
+    for process in processes:
+        try:
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    _, left = psutil.wait_procs(family, max(0.0, until - time.monotonic()))
+    for one in left:
+        _signal(one, lambda p: p.kill())
+    psutil.wait_procs(left, _STOP_SECONDS)

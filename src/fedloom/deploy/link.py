@@ -1,0 +1,91 @@
+"""Letters to nodes and their replies, over Flower's grid."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedloom.deploy.codec import LIMIT, Tree, bundle, decode, encode
+from fedloom.errors import ClientError, MessageError
+
+_PAUSE = 0.3  # seconds between two looks for replies
+
+
+@dataclass(frozen=True, eq=False)
+class Letter:
+    """What one node is sent."""
+
+    node: int
+    own: Tree
+    """For this node alone …"""
+    shared: RecordDict
+    """… and, encoded already, what others are sent too."""
+    kind: Literal["train", "evaluate", "query"] = "query"
+    group: str = ""
+
+
+class Link:
+    """The way to the nodes. A reply that is not what it must be is an error in the place of the reply."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def nodes(self) -> set[int]:
+        """The nodes that are there now."""
+        return set(self.grid.get_node_ids())
+
+    def send(self, letters: Sequence[Letter], seconds: float) -> list[str | None]:
+        """Sends letters that may be answered for so many seconds; the numbers to ask for replies by.
+
+        None in the place of a number: that letter could not be sent.
+        """
+        messages = [
+            Message(
+                bundle(own=encode(letter.own), shared=letter.shared),
+                dst_node_id=letter.node,
+                message_type=letter.kind,
+                ttl=seconds,
+                group_id=letter.group,
+            )
+            for letter in letters
+        ]
+        return [number or None for number in self.grid.push_messages(messages)]
+
+    def receive(self, numbers: Collection[str], limit: int = LIMIT) -> Iterator[tuple[str, Tree | ClientError]]:
+        """The replies that are there by now, in no order, each once."""
+        for message in self.grid.pull_messages(list(numbers)) if numbers else ():
+            yield message.metadata.reply_to_message_id, _read(message, limit)
+
+    def wait(
+        self, numbers: Collection[str], seconds: float, limit: int = LIMIT
+    ) -> Iterator[tuple[str, Tree | ClientError]]:
+        """The replies as they come, until all are there or so many seconds have passed."""
+        waiting, until = set(numbers), time.monotonic() + seconds
+        while waiting:
+            found = list(self.receive(waiting, limit))
+            for number, reply in found:
+                waiting.discard(number)
+                yield number, reply
+            if not found:
+                if time.monotonic() >= until:
+                    return
+                time.sleep(_PAUSE)
+
+    def pause(self) -> None:
+        """Lets some time pass before the next look."""
+        time.sleep(_PAUSE)
+
+
+def _read(message: Message, limit: int) -> Tree | ClientError:
+    if not message.has_content():
+        return ClientError(f"Flower says: {message.error.reason or 'no reply'} (code {message.error.code})")
+    try:
+        tree = decode(message.content, limit)
+    except MessageError as error:
+        return MessageError(f"the reply cannot be read: {error}")
+    return ClientError(str(tree["error"])[:2000]) if "error" in tree else tree

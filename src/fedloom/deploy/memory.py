@@ -1,0 +1,110 @@
+"""What a node remembers between rounds: its memory after each turn that the server might still go on from.
+
+A node sends its reply and cannot know whether the server takes it, nor whether a server that was killed will come back
+with what it had saved before. Every message says which turn of this client the server accepted last and which one it
+had accepted when it saved itself last: a node keeps its memories after these two and after its newest turn.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from flwr.app import RecordDict
+
+from fedloom.deploy.codec import decode, encode
+from fedloom.engine import checkpoint
+from fedloom.engine.files import guarded
+from fedloom.errors import ClientError
+from fedloom.types import Memory
+
+_RUNS_KEPT = 4  # memories of earlier runs that stay on a node
+
+
+@dataclass(frozen=True, eq=False)
+class Version:
+    """A memory, and the turn whose acceptance made it the client's."""
+
+    turn: int
+    memory: Memory
+
+
+class Keeper(ABC):
+    """Where a node keeps its memories."""
+
+    @abstractmethod
+    def read(self) -> list[Version]:
+        """What was kept."""
+
+    @abstractmethod
+    def write(self, versions: list[Version]) -> None:
+        """Keep these in the place of what was kept, all or nothing."""
+
+
+@dataclass(frozen=True)
+class FileKeeper(Keeper):
+    """In a file of the node's own folder, one for each run: it survives a restart of the node."""
+
+    folder: Path
+    run: str
+
+    @property
+    def path(self) -> Path:
+        """The file of this run."""
+        return self.folder / f"memory-{self.run}.safetensors"
+
+    def read(self) -> list[Version]:
+        if not self.path.is_file():
+            return []
+        return [Version(int(turn), memory) for turn, memory in checkpoint.load(self.path).groups.items()]
+
+    def write(self, versions: list[Version]) -> None:
+        with guarded(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        checkpoint.save(self.path, {str(version.turn): version.memory for version in versions}, {})
+        with guarded(self.folder):
+            every = sorted(self.folder.glob("memory-*.safetensors"), key=lambda path: path.stat().st_mtime)
+            for old in every[:-_RUNS_KEPT]:
+                old.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, eq=False)
+class ContextKeeper(Keeper):
+    """In the context that Flower keeps for a node while it runs: for a node that has no folder of its own."""
+
+    state: RecordDict
+
+    def read(self) -> list[Version]:
+        saved = decode(self.state) if self.state else {}
+        return [Version(int(turn), memory) for turn, memory in saved.items()]
+
+    def write(self, versions: list[Version]) -> None:
+        for key, record in encode({str(version.turn): version.memory for version in versions}).items():
+            self.state[key] = record
+
+
+@dataclass(frozen=True, eq=False)
+class NodeMemory:
+    """The memory of one client, with the right to take back what the server did not accept, or has forgotten."""
+
+    keeper: Keeper
+
+    def recall(self, accepted: int | None) -> Memory | None:
+        """The memory after the turn that the server accepted last; None for a client of which it took nothing yet."""
+        if accepted is None:
+            return None
+        known = {version.turn: version.memory for version in self.keeper.read()}
+        if accepted in known:
+            return known[accepted]
+        turns = " and ".join(map(str, known)) or "none"
+        raise ClientError(
+            f"the server goes on from turn {accepted}, but this node remembers {turns}: its memory was lost, or the "
+            "run was set back; start a new run"
+        )
+
+    def offer(self, kept: Collection[int | None], turn: int, memory: Memory) -> None:
+        """Keeps the memory after a turn, beside those after the accepted and the saved one."""
+        old = [version for version in self.keeper.read() if version.turn in kept and version.turn != turn]
+        self.keeper.write([*old, Version(turn, memory)])

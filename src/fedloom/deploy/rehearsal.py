@@ -1,0 +1,71 @@
+"""A rehearsal: an experiment on a federation of this machine, one node for each of its clients."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedloom.deploy.federation import Federation
+from fedloom.deploy.project import write_app
+from fedloom.deploy.server import refuse
+from fedloom.deploy.terms import Terms
+from fedloom.engine import toml
+from fedloom.engine.files import guarded
+from fedloom.engine.folder import HISTORY, SUMMARY
+from fedloom.engine.run import Progress
+from fedloom.errors import ConfigError, RunError
+from fedloom.experiment import Experiment
+
+_PAUSE = 0.5
+
+
+def rehearse(
+    experiment: Experiment, out: Path, *, nodes: int | None = None, terms: Terms | None = None, follow: Progress
+) -> dict[str, Any]:
+    """Runs an experiment on a SuperLink and SuperNodes that live as long as it does; gives its summary.
+
+    A rehearsal that was interrupted goes on when it is started again: what its nodes remember is kept beside ``out``
+    until it is done.
+    """
+    refuse(experiment)
+    experiment.check()
+    clients = experiment.data().clients
+    if nodes not in (None, clients):
+        raise ConfigError(
+            f"--nodes {nodes}, but the experiment has {clients} clients, and every client is a node: give --nodes "
+            f"{clients}, or --clients {nodes}"
+        )
+    out = out.resolve()
+    beside = out.with_name(f"{out.name}.rehearsal")
+    with guarded(beside):
+        shutil.rmtree(beside / "federation", ignore_errors=True)
+        (beside / "federation").mkdir(parents=True)
+    write_app(beside / "app", toml.dumps(experiment.resolved()), replace(terms or Terms(), out=str(out), nodes=clients))
+    with Federation(beside / "federation") as federation:
+        for client in range(clients):
+            federation.start_node(f"node-{client}", client=client, state=str(beside / f"state-{client}"))
+        fault = _followed(federation, federation.run(beside / "app"), out, experiment.top.rounds or 0, follow)
+    if fault:
+        raise RunError(f"{fault.removeprefix('ServerApp failed with exception: ')} (logs: {beside / 'federation'})")
+    shutil.rmtree(beside, ignore_errors=True)
+    summary: dict[str, Any] = json.loads((out / SUMMARY).read_text())
+    return summary
+
+
+def _followed(federation: Federation, run: int, out: Path, rounds: int, follow: Progress) -> str:
+    """Waits for the end of a run, showing its rounds as they come; what went wrong, if something did."""
+    shown = -1
+    while True:
+        fault = federation.outcome(run)
+        for line in (out / HISTORY).read_bytes().splitlines(keepends=True) if (out / HISTORY).is_file() else ():
+            row = json.loads(line) if line.endswith(b"\n") else {"round": -1}
+            if row["round"] > shown:
+                shown = row["round"]
+                follow(row, rounds)
+        if fault is not None:
+            return fault
+        time.sleep(_PAUSE)

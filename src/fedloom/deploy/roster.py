@@ -1,0 +1,135 @@
+"""Who is in the fleet: every client has a number for good, whatever node it comes back with."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+import uuid
+from pathlib import Path
+
+from flwr.app import RecordDict
+
+from fedloom.deploy.card import Card, described
+from fedloom.deploy.codec import Tree
+from fedloom.deploy.link import Letter, Link
+from fedloom.deploy.node import HELLO
+from fedloom.engine.files import guarded, write_json
+from fedloom.engine.folder import FLEET
+from fedloom.errors import ClientError, ConfigError, FedloomError, RunError
+from fedloom.federation.data import SOURCE, FederatedData
+
+log = logging.getLogger("flwr")
+_HELLO_SECONDS = 600.0  # a node has so long to say who it is before it is asked again
+
+
+class Roster:
+    """The clients by number, and the nodes that they are on now. ``save`` keeps it in the run's folder."""
+
+    def __init__(self, link: Link, folder: Path) -> None:
+        self.link, self.path = link, folder / FLEET
+        self.run = uuid.uuid4().hex
+        """What nodes know this run by: their memories belong to it."""
+        self.cards: list[Card] = []
+        self.nodes: dict[int, int] = {}
+        """The node of each client, by the client's number."""
+        self.strangers: dict[int, str] = {}
+        """Nodes that cannot take part, and why."""
+        self._asked: dict[int, tuple[str, float]] = {}
+        self._new: dict[int, Card] = {}
+        self._data: FederatedData | None = None
+
+    def restore(self) -> None:
+        """Go on with the numbers of a run that was begun."""
+        with guarded(self.path):
+            saved = json.loads(self.path.read_text())
+        self.run = saved["run"]
+        self.cards = [Card.read(client) for client in saved["clients"]]
+
+    def save(self) -> None:
+        """Writes the numbers down."""
+        write_json(self.path, {"run": self.run, "clients": [card.tree() for card in self.cards]})
+
+    def data(self) -> FederatedData:
+        """The federation as it is known now: the same object until somebody joins."""
+        if self._data is None or self._data.clients < len(self.cards):
+            self._data = described(self.cards)
+        return self._data
+
+    def gather(self, wanted: int, seconds: float) -> None:
+        """Waits until so many clients are there, and gives them their numbers."""
+        until = time.monotonic() + seconds
+        while len(self.here()) + len(self._new) < wanted:
+            self._look()
+            if time.monotonic() >= until:
+                why = "".join(f"; {text}" for text in self.strangers.values())
+                raise RunError(
+                    f"{len(self.here()) + len(self._new)} of {wanted} nodes came within {seconds:g} seconds{why}; "
+                    "start the others, or ask for fewer (nodes, minimum)"
+                )
+            self.link.pause()
+        self._number()
+
+    def here(self) -> list[int]:
+        """The clients whose nodes are there now."""
+        online = self.link.nodes()
+        return [client for client, node in sorted(self.nodes.items()) if node in online]
+
+    def look(self) -> None:
+        """Takes in whoever has come since."""
+        self._look()
+        self._number()
+
+    def _look(self) -> None:
+        """Asks new nodes who they are, and takes note of those who have said it."""
+        known, now = {*self.nodes.values(), *self._new, *self.strangers}, time.monotonic()
+        new = [
+            node
+            for node in sorted(self.link.nodes() - known)
+            if node not in self._asked or now - self._asked[node][1] > _HELLO_SECONDS
+        ]
+        letters = [Letter(node, {"function": HELLO}, RecordDict()) for node in new]
+        for node, number in zip(new, self.link.send(letters, _HELLO_SECONDS) if letters else (), strict=True):
+            if number is not None:
+                self._asked[node] = (number, now)
+        asked = {number: node for node, (number, _) in self._asked.items()}
+        for number, reply in self.link.receive(asked):
+            node = asked[number]
+            del self._asked[node]
+            try:
+                self._new[node] = self._card(reply)
+            except FedloomError as error:
+                self.strangers[node] = f"node {node}: {error}"
+                log.warning("node %s cannot take part: %s", node, error)
+
+    def _card(self, reply: Tree | ClientError) -> Card:
+        """What a node says of itself, if it can be of this fleet."""
+        if isinstance(reply, ClientError):
+            raise reply
+        card = Card.read(reply.get("card"))
+        if card.role == SOURCE and card.sizes["train"] == 0:
+            raise ConfigError(f"the node of {card.name!r} has no training rows; give it some, or role='target'")
+        for other in (*self.cards[:1], *self._new.values()):
+            other.refuse_other(card)
+        taken = {self.cards[client].name for client in self.here()} | {new.name for new in self._new.values()}
+        if card.name in taken:
+            raise ConfigError(f"two nodes call themselves {card.name!r}; every client needs a name of its own")
+        return card
+
+    def _number(self) -> None:
+        """Every new client gets the number of its name, or the next one: in a rehearsal by its own, else by name."""
+
+        def place(pair: tuple[int, Card]) -> tuple[float, str]:
+            card = pair[1]
+            return (math.inf if card.client is None else card.client, card.name)
+
+        names = [card.name for card in self.cards]
+        for node, card in sorted(self._new.items(), key=place):
+            if card.name not in names:
+                names.append(card.name)
+                self.cards.append(card)
+            client = names.index(card.name)
+            self.nodes[client] = node
+            log.info("client %s (%s) is on node %s", client, card.name, node)
+        self._new = {}

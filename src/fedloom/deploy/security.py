@@ -1,0 +1,121 @@
+"""Certificates for the server, and a key for every node: who is spoken to, and who may speak."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from fedloom.engine.files import guarded
+from fedloom.errors import ConfigError
+
+LOOPBACK = ("localhost", "127.0.0.1")
+_DAYS = 825  # what clients of TLS accept at the most
+_PEM = serialization.Encoding.PEM
+_EARLIER = datetime.timedelta(hours=1)  # clocks differ
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """The files of a certificate authority of our own and of the server's certificate that it signed."""
+
+    folder: Path
+
+    @property
+    def authority(self) -> Path:
+        """What everybody who is to trust the server needs; it is no secret."""
+        return self.folder / "ca.crt"
+
+    @property
+    def certificate(self) -> Path:
+        """The server's certificate."""
+        return self.folder / "server.pem"
+
+    @property
+    def key(self) -> Path:
+        """The server's secret."""
+        return self.folder / "server.key"
+
+    @property
+    def authority_key(self) -> Path:
+        """With this secret more servers can be signed; it belongs on no server and on no node."""
+        return self.folder / "ca.key"
+
+
+def make_certificates(folder: Path, hosts: Sequence[str] = ()) -> Certificates:
+    """An authority, and a certificate for a server that is called by these names or addresses, or on this machine."""
+    made = Certificates(folder)
+    authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fedloom authority")])
+    now = datetime.datetime.now(datetime.UTC)
+
+    def signed(name: x509.Name, key: ec.EllipticCurvePrivateKey, hosts: Sequence[str]) -> bytes:
+        root = not hosts
+        usage = {"key_cert_sign": root, "crl_sign": root, "digital_signature": not root}
+        other = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+        never = dict.fromkeys((*other, "encipher_only", "decipher_only"), False)
+        builder = (
+            x509.CertificateBuilder(issuer, name, key.public_key(), x509.random_serial_number())
+            .not_valid_before(now - _EARLIER)
+            .not_valid_after(now + datetime.timedelta(days=_DAYS))
+            .add_extension(x509.BasicConstraints(ca=root, path_length=0 if root else None), critical=True)
+            .add_extension(x509.KeyUsage(**usage, **never), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
+        )
+        if hosts:
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False
+            ).add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        return builder.sign(authority, hashes.SHA384()).public_bytes(_PEM)
+
+    names = tuple(dict.fromkeys((*hosts, *LOOPBACK)))
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, names[0][:64])])
+    _write(made.authority, signed(issuer, authority, ()))
+    _write(made.certificate, signed(subject, server, names))
+    _write(made.key, _private(server), secret=True)
+    _write(made.authority_key, _private(authority), secret=True)
+    return made
+
+
+def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
+    """A key for a node: the file of the secret, which goes to the node alone, and the public one for the server."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    private, public = folder / name, folder / f"{name}.pub"
+    openssh = serialization.PrivateFormat.OpenSSH
+    _write(private, key.private_bytes(_PEM, openssh, serialization.NoEncryption()), secret=True)
+    encoding, form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    _write(public, key.public_key().public_bytes(encoding, form))
+    return private, public
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host)
+    except ValueError as error:
+        raise ConfigError(f"{host!r} is no name or address of a host: {error}") from None
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def _write(path: Path, content: bytes, secret: bool = False) -> None:
+    """A new file; a secret is never readable by others, not even for a moment."""
+    with guarded(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
+        with open(handle, "wb") as file:
+            file.write(content)

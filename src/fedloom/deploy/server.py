@@ -1,0 +1,76 @@
+"""The server's half: runs an experiment on the nodes that are there, and has no rows itself."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from flwr.serverapp import Grid
+
+from fedloom.deploy.executor import Fleet
+from fedloom.deploy.link import Link
+from fedloom.deploy.roster import Roster
+from fedloom.deploy.terms import Terms
+from fedloom.engine.fleet import Fleet as Simulated
+from fedloom.engine.folder import CONFIG, SUMMARY
+from fedloom.engine.run import Run, train
+from fedloom.errors import ConfigError, RunError
+from fedloom.experiment import Experiment
+from fedloom.experiment.settings import Settings
+
+log = logging.getLogger("flwr")
+
+
+def serve(grid: Grid, experiment: Experiment, terms: Terms) -> Run:
+    """Runs an experiment on a fleet, or goes on with the run that is in the folder."""
+    refuse(experiment)
+    out, config = Path(terms.out), experiment.settings.values
+    resume = _resumes(out, config, terms.force)
+    roster = Roster(Link(grid), out)
+    if resume:
+        roster.restore()
+    roster.gather(terms.nodes, terms.wait)
+    experiment = experiment.on(roster.data())
+    experiment.check()
+    if experiment.fleet != Simulated():
+        log.warning("the fleet is real: [fleet], which describes a simulated one, is left out")
+    arguments = experiment.arguments() | {
+        "fleet": Simulated(),
+        "executor": Fleet(roster, terms),
+        "stack": 1,
+        "on_error": "drop",
+    }
+    problem, method, label = experiment.problem(), experiment.method, experiment.label
+    force = terms.force and not resume
+    return train(problem, method, out=out, config=config, label=label, resume=resume, force=force, **arguments)
+
+
+def refuse(experiment: Experiment) -> None:
+    """ConfigError for what cannot be done where rows never leave their devices."""
+    name, layout = experiment.method_name, experiment.method.layout
+    if layout == "pooled":
+        raise ConfigError(f"{name} wants the rows of all clients in one place; on a fleet they stay where they are")
+    if layout == "features":
+        raise ConfigError(
+            f"{name} is for clients that hold columns of the same rows; on a fleet each holds its own rows"
+        )
+    if experiment.stream is not None:
+        raise ConfigError("[stream] lets rows arrive by a simulated clock; on a fleet time is real: leave it out")
+    for evaluation in experiment.evaluations:
+        if evaluation.gradients:
+            raise ConfigError(
+                f"{evaluation.name}: gradients = true compares the clients' gradients, which stay on their devices; "
+                "leave it out"
+            )
+
+
+def _resumes(out: Path, config: dict[str, Any], force: bool) -> bool:
+    """Whether there is a run to go on with; one with other settings, or one that is done, is refused."""
+    if force or not (out / CONFIG).is_file():
+        return False
+    if Settings.read(out / CONFIG).values != config:
+        raise RunError(f"{out} holds a run with other settings: choose another folder (out), or begin anew (force)")
+    if (out / SUMMARY).is_file():
+        raise RunError(f"{out} holds a run that is done: choose another folder (out), or begin anew (force)")
+    return True

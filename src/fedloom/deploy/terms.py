@@ -1,0 +1,42 @@
+"""On what terms a fleet works: how long the server waits, for how many, and where the run is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from fedloom.errors import ConfigError
+from fedloom.types import Count, Positive
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Terms:
+    """The settings of a deployment: ``[tool.flwr.app.config]`` of the app, or ``flwr run --run-config``."""
+
+    out: str = "run"
+    """The folder of the run, on the server; a relative path starts where the SuperLink was started."""
+    nodes: Count = 1
+    """Nodes that must be there before the run begins …"""
+    wait: Positive = 600.0
+    """… within so many seconds; also how long the server waits when too few are left."""
+    deadline: Positive = 600.0
+    """Seconds that nodes have for a reply."""
+    minimum: Count = 1
+    """Replies without which a round is void; then those who are missing are asked again."""
+    tries: Count = 3
+    """How often they are asked before the run stops."""
+    force: bool = False
+    """Whether a run that is in the folder is replaced."""
+
+    @staticmethod
+    def read(config: Mapping[str, Any]) -> Terms:
+        """From Flower's run configuration."""
+        try:
+            return TypeAdapter(Terms).validate_python(dict(config))
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            at = ".".join(map(str, wrong["loc"]))
+            raise ConfigError(f"the run's {at} = {wrong['input']!r} cannot be: {wrong['msg']}") from None

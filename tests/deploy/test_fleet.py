@@ -1,0 +1,397 @@
+"""The server and its nodes: the same bits as the simulator, whatever goes wrong on the way."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app.message import make_message
+
+sys.path.insert(0, str(Path(__file__).parent))
+from local_grid import LocalGrid, Spoil, fleet
+
+from fedloom.deploy import Terms, serve
+from fedloom.deploy.codec import decode, encode
+from fedloom.engine.fleet import Fleet as Simulated
+from fedloom.engine.run import Run, train
+from fedloom.errors import ConfigError, RunError
+from fedloom.experiment import Experiment
+from fedloom.federation.randomness import Draw
+
+EXPERIMENT = """
+rounds = 3
+seed = 4
+[data]
+name = "digits"
+clients = 3
+partition = "dirichlet"
+alpha = 0.5
+[model]
+name = "linear"
+[method]
+name = "{method}"
+{options}
+[evaluation]
+every = {every}
+[execution]
+stack = 1
+executor = "serial"
+"""
+
+
+def folder_with(
+    tmp_path: Path, method: str = "fedavg", options: str = "lr = 0.1\nbatch = 16", every: int = 0, more: str = ""
+) -> Path:
+    folder = tmp_path / "app"
+    folder.mkdir(exist_ok=True, parents=True)
+    text = EXPERIMENT.format(method=method, options=options, every=every) + more
+    (folder / "experiment.toml").write_text(text)
+    return folder
+
+
+def simulated(folder: Path) -> Run:
+    return Experiment.load(folder / "experiment.toml").run()
+
+
+def deployed(folder: Path, grid: LocalGrid, name: str = "run", **terms: Any) -> Run:
+    chosen = {"nodes": 3, "wait": 1.0, "deadline": 1.0, **terms}
+    return serve(grid, Experiment.load(folder / "experiment.toml"), Terms(out=str(folder / name), **chosen))
+
+
+METHODS = {
+    "fedavg": "lr = 0.1\nbatch = 16",
+    "scaffold": "lr = 0.05\nbatch = 16",
+    "fedmeta-maml": "",
+    "admm": "",
+    "per-fedavg": "",
+    "local": "lr = 0.1",
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_fleet_ends_in_the_same_bits_as_the_simulator(tmp_path: Path, method: str) -> None:
+    folder = folder_with(tmp_path, method, METHODS[method], every=1)
+    run, expected = deployed(folder, fleet(folder, 3)), simulated(folder)
+    assert run.summary["theta_sha256"] == expected.summary["theta_sha256"]
+    assert run.summary["metrics"] == pytest.approx(expected.summary["metrics"])
+    assert set(run.summary) == set(expected.summary)
+    same = ("round", "bytes_up", "bytes_down", "gradient_evaluations", "accepted")
+    for ours, theirs in zip(run.history, expected.history, strict=True):
+        assert {key: ours.get(key) for key in same} == {key: theirs.get(key) for key in same}
+        for metric, values in theirs["evaluation"].items():  # the simulator adapts clients in a stack to judge them
+            assert ours["evaluation"][metric] == pytest.approx(values, rel=1e-6)
+
+
+def test_a_lossy_channel_sends_what_it_counts_and_ends_in_the_same_bits(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "scaffold", more='[[channel]]\nname = "quantise"\nbits = 4\n')
+    run, expected = deployed(folder, fleet(folder, 3)), simulated(folder)
+    assert run.summary["theta_sha256"] == expected.summary["theta_sha256"]
+    assert run.summary["bytes_up"] == expected.summary["bytes_up"]
+
+
+def test_the_server_knows_sizes_and_no_rows(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path)
+    run = deployed(folder, fleet(folder, 3))
+    data = json.loads((folder / "run" / "data.json").read_text())
+    everything = Experiment.load(folder / "experiment.toml").data()
+    assert data["sizes"]["train"] == everything.splits["train"].sizes.tolist()
+    assert [len(row) for row in data["counts"]] == [1, 1, 1]
+    assert run.summary["executor"] == "flower"
+
+
+def changed(**parts: Any) -> Any:
+    """The reply with some of its parts changed; the reply's tensors are given to functions."""
+
+    def spoil(message: Message, number: int) -> Message:
+        tree = decode(message.content)
+        if "wire" not in tree:
+            return message
+        tree |= {key: part(tree.get(key)) for key, part in parts.items()}
+        return make_message(message.metadata, content=encode(tree))
+
+    return spoil
+
+
+def lost(message: Message, number: int) -> None:
+    return None
+
+
+def in_turn(at: int, spoil: Any) -> Any:
+    """Only one of the node's replies is spoilt, counted from 1."""
+    return lambda message, number: spoil(message, number) if number == at else message
+
+
+def each(change: Any) -> Any:
+    return lambda wire: {key: change(value) for key, value in wire.items()}
+
+
+FAULTS = {
+    "no reply within 1 seconds": lost,
+    "the reply is not finite": changed(wire=each(lambda value: value * torch.nan)),
+    "'dx' is float32 of shape [1, 649], not float32 of shape [1, 650]": changed(wire=each(lambda value: value[:, 1:])),
+    "'dx' is float64 of shape [1, 650], not float32": changed(wire=each(torch.Tensor.double)),
+    "'extra' is float32 of shape [1, 2], not missing": changed(wire=lambda wire: wire | {"extra": torch.ones(1, 2)}),
+    "no reply to a task of training": changed(wire=lambda wire: 3),
+    "does not say how many gradients": changed(evaluations=lambda old: old - 10**9),
+    "bytes in 2 arrays; at most": changed(wire=each(lambda value: torch.zeros(1, 10_000_000))),
+    "has the records ['nothing']": lambda message, number: make_message(
+        message.metadata, content=RecordDict({"nothing": ConfigRecord({"a": 1})})
+    ),
+    "Flower says: it broke (code 2)": lambda message, number: Message(Error(2, "it broke"), reply_to=message),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named_and_training_goes_on_without_that_reply(tmp_path: Path, fault: str) -> None:
+    folder = folder_with(tmp_path, every=0)
+    grid = fleet(folder, 3, n1=in_turn(2, FAULTS[fault]))
+    run = deployed(folder, grid)
+    assert [row.get("accepted") for row in run.history[1:]] == [3, 2, 3]
+    (failure,) = run.history[2]["failures"]
+    assert failure.startswith("client 1 failed in round 2: ")
+    assert fault in failure
+    assert run.history[2]["failed"] == 1
+    assert run.summary["finished"]
+
+
+def test_the_memory_of_a_node_whose_reply_was_lost_is_that_of_its_last_accepted_turn(tmp_path: Path) -> None:
+    folder, options = tmp_path / "app", "lr = 0.05\nbatch = 16"
+    expected = simulated(folder_with(tmp_path, "scaffold", options, more="[fleet]\nloss = 0.4\n"))
+    assert [row["lost"] for row in expected.history[1:]] == [1, 1, 0]
+    clients = np.arange(3)
+    fates = [Simulated(loss=0.4).fates(clients, np.zeros(3), Draw(4, t))["lost"] for t in range(3)]
+
+    def by_fate(client: int) -> Spoil:
+        return lambda message, number: None if number <= 3 and fates[number - 1][client] else message
+
+    folder_with(tmp_path, "scaffold", options)
+    grid = fleet(folder, 3, **{f"n{i}": by_fate(i) for i in range(3)})
+    run = deployed(folder, grid, deadline=0.5)
+    assert [row["failed"] for row in run.history[1:]] == [1, 1, 0]
+    assert run.summary["theta_sha256"] == expected.summary["theta_sha256"]
+
+
+def test_who_is_missing_is_asked_again_until_enough_have_replied(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "scaffold", "lr = 0.05\nbatch = 16")
+    run = deployed(folder, fleet(folder, 3, n1=in_turn(2, lost)), minimum=3, deadline=0.5)
+    assert run.summary["theta_sha256"] == simulated(folder).summary["theta_sha256"]
+    assert run.history[2]["failures"] == ["try 1 was void: 2 of 3 replies that are needed"]
+    assert run.history[2]["accepted"] == 3
+
+
+def test_a_run_stops_when_too_few_reply_again_and_again_and_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "scaffold", "lr = 0.05\nbatch = 16")
+    grid = fleet(folder, 3, n1=lambda message, number: message if number == 1 else None)
+    with pytest.raises(
+        RunError, match=r"2 of the 3 replies that are needed .* came in 2 tries.*client 1 failed in rou"
+    ):
+        deployed(folder, grid, minimum=3, deadline=0.3, tries=2)
+    grid.nodes[101].spoil = lambda message, number: message
+    run = deployed(folder, grid, minimum=3)
+    assert run.summary["theta_sha256"] == simulated(folder).summary["theta_sha256"]
+    assert [row["round"] for row in run.history] == [0, 1, 2, 3]
+    with pytest.raises(RunError, match="holds a run that is done"):
+        deployed(folder, grid)
+
+
+def test_a_run_that_was_begun_on_a_fleet_is_not_gone_on_with_in_the_simulator(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "scaffold", "lr = 0.05\nbatch = 16")
+    grid = fleet(folder, 3, n1=lambda message, number: message if number == 1 else None)
+    with pytest.raises(RunError):
+        deployed(folder, grid, minimum=3, deadline=0.2, tries=1)
+    with pytest.raises(RunError, match="begun on real devices"):
+        train_again(folder)
+
+
+def train_again(folder: Path) -> None:
+    experiment = Experiment.load(folder / "experiment.toml")
+    train(experiment.problem(), experiment.method, out=folder / "run", resume=True, **experiment.arguments())
+
+
+class Killed(Exception):
+    """The server dies."""
+
+
+def test_a_server_that_dies_after_any_message_goes_on_in_the_same_bits(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "scaffold", "lr = 0.05\nbatch = 16")
+    expected = simulated(folder).summary["theta_sha256"]
+
+    def dies(message: Message, number: int) -> Message:
+        if number in (2, 5):
+            raise Killed
+        return message
+
+    grid = fleet(folder, 3)
+    grid.nodes[102].spoil = dies
+    for _ in range(2):
+        with pytest.raises(Killed):
+            deployed(folder, grid)
+    assert json.loads((folder / "run" / "history.jsonl").read_text().splitlines()[-1])["round"] == 2
+    assert deployed(folder, grid).summary["theta_sha256"] == expected
+
+
+def test_a_client_has_the_same_number_whatever_node_it_comes_back_with(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "scaffold", "lr = 0.05\nbatch = 16")
+    grid = fleet(folder, 3, n0=lambda message, number: message if number == 1 else None)
+    with pytest.raises(RunError):
+        deployed(folder, grid, minimum=3, deadline=0.2, tries=1)
+    again = fleet(folder, 3)
+    again.nodes = {7: again.nodes[102], 8: again.nodes[100], 9: again.nodes[101]}
+    assert deployed(folder, again).summary["theta_sha256"] == simulated(folder).summary["theta_sha256"]
+
+
+@pytest.mark.parametrize("method", ["scaffold", "admm", "fedavg"])
+def test_a_node_that_joins_late_takes_part_from_then_on(tmp_path: Path, method: str) -> None:
+    folder = folder_with(tmp_path, method, METHODS[method])
+    grid = fleet(folder, 3)
+    grid.nodes[102].online = False
+
+    def arrives(message: Message, number: int) -> Message:
+        grid.nodes[102].online = True
+        return message
+
+    grid.nodes[100].spoil = arrives
+    run = deployed(folder, grid, nodes=2)
+    assert [row["accepted"] for row in run.history[1:]] == [2, 3, 3]
+    assert run.summary["per_client"]["clients"] == [0, 1, 2]
+    assert [card["name"] for card in json.loads((folder / "run" / "fleet.json").read_text())["clients"]] == list("012")
+
+
+def test_a_node_that_is_away_is_not_asked_and_comes_back_with_its_memory(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "scaffold", "lr = 0.05\nbatch = 16")
+    grid = fleet(folder, 3)
+
+    def leaves(message: Message, number: int) -> Message:
+        grid.nodes[101].online = False
+        return message
+
+    def sees_it_return(message: Message, number: int) -> Message:
+        grid.nodes[101].online |= number == 2
+        return message
+
+    grid.nodes[101].spoil, grid.nodes[102].spoil = in_turn(1, leaves), sees_it_return
+    run = deployed(folder, grid)
+    assert [(row["selected"], row["accepted"]) for row in run.history[1:]] == [(3, 3), (2, 2), (3, 3)]
+
+
+def test_an_evaluation_leaves_out_who_does_not_answer(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path)
+    run = deployed(folder, fleet(folder, 3, n1=in_turn(4, lost)), deadline=0.5)
+    accuracy = run.summary["spread"]["accuracy"]
+    assert accuracy["clients"] == 2
+    assert 0 < accuracy["weighted"] <= 1
+    values = run.summary["per_client"]["accuracy"]
+    assert [np.isnan(value) for value in values] == [False, True, False]
+
+
+def test_nodes_that_do_not_fit_together_are_named(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path)
+    other = folder_with(tmp_path / "other", more="")
+    text = (other / "experiment.toml").read_text().replace('name = "digits"', 'name = "breast-cancer"')
+    (other / "experiment.toml").write_text(text)
+    grid = fleet(folder, 3)
+    grid.nodes[101].folder = other
+    with pytest.raises(
+        RunError, match=r"2 of 3 nodes came .* node 101: the node of '1' has task = 'binary', but that of"
+    ):
+        deployed(folder, grid, wait=0.3)
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "what"),
+    [
+        ("central", "", "wants the rows of all clients in one place"),
+        ("sharing-admm", "", "columns of the same rows"),
+        ("fedavg", "[stream]\nrate = 1\n", "time is real"),
+    ],
+)
+def test_what_needs_rows_on_the_server_is_refused(tmp_path: Path, method: str, more: str, what: str) -> None:
+    folder = folder_with(tmp_path, method, "", more=more)
+    with pytest.raises(ConfigError, match=what):
+        deployed(folder, fleet(folder, 3))
+
+
+def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path)
+    deployed(folder, fleet(folder, 3))
+    folder_with(tmp_path, options="lr = 0.2")
+    with pytest.raises(RunError, match="other settings"):
+        deployed(folder, fleet(folder, 3))
+    assert deployed(folder, fleet(folder, 3), force=True).summary["rounds"] == 3
+
+
+ASYNC = '[schedule]\nname = "async"\n'
+
+
+@pytest.mark.parametrize(("method", "options"), [("fedasync", "lr = 0.1"), ("fedbuff", "lr = 0.1"), ("aso-fed", "")])
+def test_an_asynchronous_method_takes_replies_as_they_come(tmp_path: Path, method: str, options: str) -> None:
+    folder = folder_with(tmp_path, method, options, every=0, more=ASYNC)
+    run = deployed(folder, fleet(folder, 3))
+    assert [row["accepted"] for row in run.history[1:]] == [3, 3, 3]
+    assert run.summary["schedule"] == "async"
+    assert run.summary["simulated_seconds"] > 0
+    assert run.summary["metrics"]["loss"] < 2.302  # ln 10 before the first step
+    assert all(job[3] == "accepted" and job[1] <= job[2] for row in run.history[1:] for job in row["jobs"])
+
+
+def test_with_one_client_at_a_time_an_asynchronous_fleet_ends_in_the_bits_of_the_simulator(tmp_path: Path) -> None:
+    more = '[schedule]\nname = "async"\nconcurrency = 1\n[selection]\nname = "uniform"\nper_round = 1\n'
+    folder = folder_with(tmp_path, "aso-fed", "", every=0, more=more)
+    text = (folder / "experiment.toml").read_text().replace("clients = 3", "clients = 1")
+    (folder / "experiment.toml").write_text(text)
+    run = deployed(folder, fleet(folder, 1), nodes=1)
+    assert run.summary["theta_sha256"] == simulated(folder).summary["theta_sha256"]
+
+
+def test_a_reply_that_was_made_from_an_older_model_counts_its_steps(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "fedasync", "lr = 0.1", every=0, more=ASYNC)
+    run = deployed(folder, fleet(folder, 3))
+    assert [row["staleness"]["max"] for row in run.history[1:]] == [2, 2, 2]
+    assert run.summary["server_steps"] == 9
+
+
+def test_an_asynchronous_server_names_faults_and_goes_on(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "aso-fed", "", every=0, more=ASYNC)
+    nan = changed(wire=each(lambda value: value * torch.nan))
+    run = deployed(folder, fleet(folder, 3, n1=in_turn(2, nan), n2=in_turn(2, lost)), deadline=0.5)
+    failures = [text for row in run.history for text in row.get("failures", [])]
+    assert sorted(text.split(": ")[-1] for text in failures) == [
+        "no reply within 0.5 seconds",
+        "the reply is not finite",
+    ]
+    assert sum(row["failed"] for row in run.history[1:]) == sum(row["late"] for row in run.history[1:]) == 1
+    assert sum(row["accepted"] for row in run.history[1:]) >= 7
+
+
+def test_an_asynchronous_run_goes_on_after_its_server_died(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "aso-fed", "", every=0, more=ASYNC + "buffer = 2\n")
+    grid = fleet(folder, 3)
+
+    def dies(message: Message, number: int) -> Message:
+        if number in (2, 4):
+            raise Killed
+        return message
+
+    grid.nodes[102].spoil = dies
+    for _ in range(2):
+        with pytest.raises(Killed):
+            deployed(folder, grid)
+    run = deployed(folder, grid)
+    assert [row["round"] for row in run.history] == [0, 1, 2, 3]
+    assert sum(len(row.get("failures", [])) for row in run.history) == 0
+
+
+def test_an_asynchronous_run_stops_when_nothing_can_be_taken(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "fedasync", "lr = 0.1", every=0, more=ASYNC)
+    spoil = changed(wire=lambda wire: {})
+    grid = fleet(folder, 3, n0=spoil, n1=spoil, n2=spoil)
+    with pytest.raises(
+        RunError, match=r"in 2 rounds after each other no reply could be taken: client . failed in round"
+    ):
+        deployed(folder, grid, tries=2)
