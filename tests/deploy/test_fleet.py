@@ -290,6 +290,41 @@ def test_an_evaluation_leaves_out_who_does_not_answer(tmp_path: Path) -> None:
     assert [np.isnan(value) for value in values] == [False, True, False]
 
 
+def test_an_evaluation_takes_no_answer_of_another_form(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path)
+
+    def renamed(message: Message, number: int) -> Message:
+        tree = decode(message.content)
+        tree["values"] = {"other": tree["values"]["loss"]}
+        return make_message(message.metadata, content=encode(tree))
+
+    run = deployed(folder, fleet(folder, 3, n0=in_turn(4, renamed)))
+    assert run.summary["spread"]["accuracy"]["clients"] == 2
+    assert [np.isnan(value) for value in run.summary["per_client"]["loss"]] == [True, False, False]
+
+
+def test_a_round_that_is_void_waits_for_nodes_that_come_back(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "scaffold", "lr = 0.05\nbatch = 16")
+    grid = fleet(folder, 3)
+    looks = 0
+
+    def goes(message: Message, number: int) -> None:
+        grid.nodes[101].online = False
+
+    def online() -> list[int]:
+        nonlocal looks
+        if not grid.nodes[101].online:
+            looks += 1
+            grid.nodes[101].online = looks > 3
+        return [number for number, node in grid.nodes.items() if node.online]
+
+    grid.get_node_ids = online  # type: ignore[method-assign]
+    grid.nodes[101].spoil = in_turn(2, goes)
+    run = deployed(folder, grid, minimum=3, deadline=0.3, wait=10)
+    assert run.summary["theta_sha256"] == simulated(folder).summary["theta_sha256"]
+    assert looks > 3
+
+
 def test_nodes_that_do_not_fit_together_are_named(tmp_path: Path) -> None:
     folder = folder_with(tmp_path)
     other = folder_with(tmp_path / "other", more="")

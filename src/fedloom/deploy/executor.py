@@ -23,7 +23,6 @@ from fedloom.execution import Remote, Worker
 from fedloom.execution.worker import Result, Task, finite_rows, joined, one_client
 from fedloom.federation.data import FederatedData
 from fedloom.federation.ragged import Ints
-from fedloom.methods.method import stateful
 from fedloom.types import Message
 
 log = logging.getLogger("flwr")
@@ -61,7 +60,9 @@ class Fleet(Remote):
         self.patience, self.tries = terms.deadline, terms.tries
         self._begun: dict[str, Task] = {}
         self.form: Form | None = None
-        """What a reply looks like: found with made-up rows before the first one is there."""
+        """What a reply to a task of training looks like: found with made-up rows before the first one is there …"""
+        self.answer: Form | None = None
+        """… and one to the evaluation or measurement that is under way."""
 
     def open(self, worker: Worker) -> None:
         self.worker = worker
@@ -75,11 +76,15 @@ class Fleet(Remote):
         return self.roster.data()
 
     def there(self, candidates: Ints) -> Ints:
-        needed, until = min(self.terms.minimum, len(candidates)), time.monotonic() + self.terms.wait
+        return self._there(candidates, min(self.terms.minimum, len(candidates)))
+
+    def _there(self, candidates: Ints, needed: int) -> Ints:
+        """Who of these is there, once they are so many."""
+        until = time.monotonic() + self.terms.wait
         while len(found := self.online(candidates)) < needed:
             if time.monotonic() >= until:
                 raise RunError(
-                    f"{len(found)} nodes are there, {needed} are needed (minimum), and none came for "
+                    f"{len(found)} nodes are there, {needed} are needed (minimum), and no more came for "
                     f"{self.terms.wait:g} seconds; start nodes, and then the same run again: it goes on"
                 )
             self.link.pause()
@@ -129,8 +134,8 @@ class Fleet(Remote):
 
     def ask(self, function: str, shared: Message, parts: Sequence[Task]) -> list[str | None]:
         """Sends the tasks of single clients to their nodes; the numbers to ask for replies by, None for who is away."""
-        if function == "client" and self.form is None and parts:
-            self.form = self._look_ahead(shared, parts[0])
+        if parts and (function != "client" or self.form is None):
+            self._expect(function, self._look_ahead(function, shared, parts[0]))
         tree: Tree = {"function": function, "run": self.roster.run}
         if function == "evaluate" and parts and parts[0]["model"] == "global":  # not all that the server keeps
             shared, tree = {"theta": self.worker.method.model(shared)}, {**tree, "model": True}
@@ -150,6 +155,8 @@ class Fleet(Remote):
         came, waiting = _Exchange(), dict[str, int]()
         for attempt in range(1, self.terms.tries + 1):
             places = [place for place in range(len(parts)) if place not in came.found]
+            if attempt > 1:
+                self._there(np.array([parts[place]["clients"][0] for place in places]), needed - len(came.found))
             numbers = self.ask(function, shared, [parts[place] for place in places])
             for place, number in zip(places, numbers, strict=True):
                 came.faults[place] = self._named(parts[place], "its node is away")
@@ -179,14 +186,28 @@ class Fleet(Remote):
     @property
     def limit(self) -> int:
         """Bytes that a reply may have."""
-        tensors = 0 if self.form is None else self.form.bytes
-        return 2 * tensors + _SPARE
+        return 2 * max((form.bytes for form in (self.form, self.answer) if form is not None), default=0) + _SPARE
 
     def taken(self, function: str, reply: Tree | ClientError) -> Result:
         """What a reply says, if it is one; otherwise an error that says what is wrong with it."""
         if isinstance(reply, ClientError):
             raise reply
-        return self._trained(reply) if function == "client" else _checked(reply)
+        return self._trained(reply) if function == "client" else self._answered(reply)
+
+    def _expect(self, function: str, form: Form | None) -> None:
+        """Replies to this function must look like this."""
+        if function == "client":
+            self.form = form
+        else:
+            self.answer = form
+
+    def _answered(self, reply: Tree) -> Result:
+        """The reply to an evaluation or a measurement."""
+        form = Form.of(_flat(reply))
+        self.answer = self.answer or form
+        if differs := self.answer.differs(form):
+            raise MessageError(f"the reply has another form than it must have: {differs}")
+        return reply
 
     def _trained(self, reply: Tree) -> Result:
         """The reply to a task of training, as the engine wants it."""
@@ -209,16 +230,17 @@ class Fleet(Remote):
         size = payload(wire, stacked=True)
         return {"sent": sent, "memory": {}, "bytes": size, "evaluations": evaluations, "finite": finite}
 
-    def _look_ahead(self, shared: Message, part: Task) -> Form | None:
+    def _look_ahead(self, function: str, shared: Message, part: Task) -> Form | None:
         """What a reply will look like: this client's work, done with two made-up rows; None if that cannot be done."""
         worker = self.worker
         problem = worker.problem.on(sample(self.roster.cards[0], worker.problem.dtype))
         task = {**part, "clients": np.zeros(1, dtype=np.int64), "wire": True, "drop": False}
-        if stateful(worker.method):
+        if "known" in part:
             task |= {"known": torch.zeros(1, dtype=torch.bool), "memory": {}}
         try:
-            return Form.of(Worker(problem, worker.method, worker.channel, worker.seed).client(shared, task)["wire"])
-        except FedloomError as error:
+            found = getattr(Worker(problem, worker.method, worker.channel, worker.seed), function)(shared, task)
+            return Form.of(found["wire"] if function == "client" else _flat(found))
+        except (FedloomError, ValueError, RuntimeError, KeyError, IndexError) as error:
             log.warning("what a reply must look like is unknown until the first is there: %s", error)
             return None
 
@@ -234,14 +256,15 @@ def _are_rows(message: Any) -> TypeGuard[Message]:
     )
 
 
-def _checked(reply: Tree) -> Result:
-    """The reply to an evaluation or a measurement: columns of one row, in tables or by themselves."""
-    columns = [value for value in reply.values() if not isinstance(value, dict)]
-    tables = [value for value in reply.values() if isinstance(value, dict)]
-    flat = {str(i): value for i, value in enumerate([*columns, *(v for table in tables for v in table.values())])}
-    if "values" not in reply or not all(isinstance(value, Tensor) for value in flat.values()):
-        raise MessageError("the reply is no reply to this question")
-    return reply
+def _flat(reply: Tree) -> Message:
+    """The tensors of a reply to a question, by their paths."""
+    flat: Message = {}
+    for key, value in reply.items():
+        for name, tensor in value.items() if isinstance(value, dict) else [("", value)]:
+            if not isinstance(tensor, Tensor):
+                raise MessageError("the reply is no reply to this question")
+            flat[f"{key}/{name}"] = tensor
+    return flat
 
 
 def _gathered(alone: list[Result | None], like: Result) -> Result:
