@@ -22,9 +22,8 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# One worker more than there usually are cores: tests of clusters and fleets mostly wait.
 test: lint
-	$(BIN)/python -m pytest -n 3 --dist worksteal -q
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 bench: install
 	$(BIN)/python -m benchmarks

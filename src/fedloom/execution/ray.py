@@ -21,7 +21,7 @@ from fedloom.types import Message
 
 _AHEAD = 2  # tasks that a worker may have at a time, so that it need not wait for the next one
 _DEATHS = 3  # so often a task may lose its worker before it is said to be the cause
-_START_SECONDS = 60.0  # for workers to start; what comes later may join later
+_START_SECONDS = 300.0  # for workers to start, on a busy machine; what comes later may join later
 _SHOWN = 5  # clients that an error names
 
 
