@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -13,8 +12,8 @@ import torch
 from torch import Tensor
 
 import fedloom
-from benchmarks.competitor import ARRIVING, WAITING, Competitor
-from benchmarks.race import Lane, warmed
+from benchmarks.competitor import ARRIVING, WAITING
+from benchmarks.race import Lane, in_turn
 from benchmarks.workloads import IN_FLIGHT
 from fedloom.engine.arrivals import Arrivals
 from fedloom.engine.fleet import Distribution, Fleet
@@ -103,14 +102,7 @@ def events(turns: int) -> dict[str, Any]:
 
 def beside_rounds(workload: str, turns: int, block_seconds: float) -> dict[str, Any]:
     """A run that waits and one that does not, in turn, with as many client updates in a round of either."""
-    with ExitStack() as stack:
-        competitors = [stack.enter_context(Competitor(name, workload)) for name in (WAITING, ARRIVING)]
-        for competitor in competitors:
-            competitor.ready()
-        waiting, arriving = (warmed(competitor, block_seconds) for competitor in competitors)
-        for _ in range(turns):
-            waiting.run_block()
-            arriving.run_block()
+    waiting, arriving = in_turn((WAITING, ARRIVING), workload, turns, block_seconds)
     return {"title": IN_FLIGHT[workload].title, **_ratios(arriving, waiting), "blocks": turns}
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from statistics import median
 from typing import Any
 
 import psutil
 
 from benchmarks.competitor import ON_RAY, Competitor
-from benchmarks.race import warmed
+from benchmarks.race import in_turn
 from benchmarks.workloads import WORKLOADS
 
 NAME = "RAY"
@@ -25,14 +24,7 @@ WITHIN = 0.05
 
 def beside_processes(turns: int, block_seconds: float) -> dict[str, Any]:
     """Worker processes and workers on Ray in turn, on one workload."""
-    with ExitStack() as stack:
-        competitors = [stack.enter_context(Competitor(name, WORKLOAD)) for name in (BASE, ON_RAY)]
-        for competitor in competitors:
-            competitor.ready()
-        base, ours = (warmed(competitor, block_seconds) for competitor in competitors)
-        for _ in range(turns):
-            base.run_block()
-            ours.run_block()
+    base, ours = in_turn((BASE, ON_RAY), WORKLOAD, turns, block_seconds)
     return {
         "title": WORKLOADS[WORKLOAD].title,
         "ratio": ours.best / base.best,

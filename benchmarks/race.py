@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import median
@@ -82,6 +83,19 @@ def race(name: str, seconds: float, block_seconds: float) -> dict[str, Any]:
 def warmed(competitor: Competitor, block_seconds: float) -> Lane:
     """Warms a competitor up, and chooses how many rounds are a block of its."""
     return Lane(competitor, max(1, round(block_seconds / competitor.warm_up())))
+
+
+def in_turn(names: Sequence[str], workload: str, turns: int, block_seconds: float) -> list[Lane]:
+    """So many blocks of each competitor on one workload, one competitor after the other in every turn."""
+    with ExitStack() as stack:
+        competitors = [stack.enter_context(Competitor(name, workload)) for name in names]
+        for competitor in competitors:
+            competitor.ready()
+        lanes = [warmed(competitor, block_seconds) for competitor in competitors]
+        for _ in range(turns):
+            for lane in lanes:
+                lane.run_block()
+    return lanes
 
 
 def _figures(name: str, baseline: str, lanes: dict[tuple[str, str], Lane]) -> dict[str, Any]:
