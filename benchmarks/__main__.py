@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -16,12 +17,20 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import admm, asynchronous, cluster, meta, methods_cost
+from benchmarks import admm, asynchronous, cluster, fleet, meta, methods_cost
 from benchmarks.race import race
 from benchmarks.workloads import WORKLOADS
 
 FOLDER = Path(__file__).parent
-CHOICES = (*WORKLOADS, methods_cost.NAME, admm.NAME, meta.NAME, asynchronous.NAME, cluster.NAME)
+OTHERS: dict[str, tuple[Callable[[bool, float], Any], Callable[[Any], Iterable[str]]]] = {
+    admm.NAME: (lambda quick, _: admm.race(3 if quick else 5), lambda row: [admm.sentence(row)]),
+    meta.NAME: (lambda quick, _: meta.race(5 if quick else 25), lambda rows: map(meta.sentence, rows.values())),
+    asynchronous.NAME: (lambda quick, block: asynchronous.race(3 if quick else 8, block), asynchronous.sentences),
+    cluster.NAME: (lambda quick, block: cluster.race(3 if quick else 8, block), cluster.sentences),
+    fleet.NAME: (lambda *_: fleet.race(), lambda figures: [fleet.sentence(figures)]),
+}
+"""What is not FedAvg against a loop: how it is measured (quickly? seconds of a block), and the result in words."""
+CHOICES = (*WORKLOADS, methods_cost.NAME, *OTHERS)
 BUSY = 15
 """Per cent of the machine that others may use before the reader is told."""
 
@@ -91,15 +100,8 @@ def main() -> None:
         else:
             console.print(f"{methods_cost.NAME} on {name}: {methods_cost.TITLE}", style="dim")
             costs[name] = methods_cost.race(name, share, block_seconds)
-    solved = {admm.NAME: admm.race(3 if chosen.quick else 5)} if admm.NAME in chosen.only else {}
-    derived = {meta.NAME: meta.race(5 if chosen.quick else 25)} if meta.NAME in chosen.only else {}
-    flown = {}
-    if asynchronous.NAME in chosen.only:
-        flown = {asynchronous.NAME: asynchronous.race(3 if chosen.quick else 8, block_seconds)}
-    spread = {}
-    if cluster.NAME in chosen.only:
-        spread = {cluster.NAME: cluster.race(3 if chosen.quick else 8, block_seconds)}
-    measured = {**figures, methods_cost.NAME: costs, **solved, **derived, **flown, **spread}
+    others = {name: run(chosen.quick, block_seconds) for name, (run, _) in OTHERS.items() if name in chosen.only}
+    measured = {**figures, methods_cost.NAME: costs, **others}
     written = {**measured, "start_seconds": start, "busy_percent_before": busy}
     chosen.out.write_text(json.dumps(written, indent=2) + "\n")
     if figures:
@@ -108,16 +110,8 @@ def main() -> None:
         console.print(f"A round of W4 takes {figures['W4']['round_vs_w3']:.2f} times one of W3 (its baseline is W3's).")
     if costs:
         console.print(methods_cost.table(costs))
-    for row in solved.values():
-        console.print(admm.sentence(row))
-    for rows in derived.values():
-        for row in rows.values():
-            console.print(meta.sentence(row))
-    for parts in flown.values():
-        for line in asynchronous.sentences(parts):
-            console.print(line)
-    for parts in spread.values():
-        for line in cluster.sentences(parts):
+    for name, found in others.items():
+        for line in OTHERS[name][1](found):
             console.print(line)
     console.print(f"A small run starts in {start:.1f} s. Written: {chosen.out}")
 

@@ -95,6 +95,18 @@ def test_a_lossy_channel_sends_what_it_counts_and_ends_in_the_same_bits(tmp_path
     assert run.summary["bytes_up"] == expected.summary["bytes_up"]
 
 
+@pytest.mark.parametrize("spoiled", [False, True])
+def test_replies_that_wait_on_the_disk_end_in_the_same_bits(tmp_path: Path, spoiled: bool) -> None:
+    folder, spoils = folder_with(tmp_path, "scaffold", METHODS["scaffold"]), {}
+    if spoiled:
+        spoils = {"n0": in_turn(2, changed(wire=each(lambda value: value * torch.nan)))}
+    on_disk = deployed(folder, fleet(folder, 3, **spoils), "a", memory=1e-9)
+    assert on_disk.history[2]["accepted"] == (2 if spoiled else 3)
+    in_memory = deployed(folder, fleet(folder, 3, **spoils), "b")
+    assert on_disk.summary["theta_sha256"] == in_memory.summary["theta_sha256"]
+    assert {path.name for path in (folder / "a").iterdir()} == {path.name for path in (folder / "b").iterdir()}
+
+
 def test_the_server_knows_sizes_and_no_rows(tmp_path: Path) -> None:
     folder = folder_with(tmp_path)
     run = deployed(folder, fleet(folder, 3))
@@ -288,6 +300,7 @@ def test_an_evaluation_leaves_out_who_does_not_answer(tmp_path: Path) -> None:
     assert 0 < accuracy["weighted"] <= 1
     values = run.summary["per_client"]["accuracy"]
     assert [np.isnan(value) for value in values] == [False, True, False]
+    assert run.history[-1]["failures"] == ["client 1 was not judged after round 3: no reply within 0.5 seconds"]
 
 
 def test_an_evaluation_takes_no_answer_of_another_form(tmp_path: Path) -> None:

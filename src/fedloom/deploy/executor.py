@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
@@ -17,9 +17,11 @@ from fedloom.deploy.card import Form, sample
 from fedloom.deploy.codec import Tree, encode
 from fedloom.deploy.link import Letter
 from fedloom.deploy.roster import Roster
+from fedloom.deploy.spool import Spool
 from fedloom.deploy.terms import Terms
 from fedloom.errors import ClientError, FedloomError, MessageError, RunError
 from fedloom.execution import Remote, Worker
+from fedloom.execution.room import Room
 from fedloom.execution.worker import Result, Task, finite_rows, joined, one_client
 from fedloom.federation.data import FederatedData
 from fedloom.federation.ragged import Ints
@@ -31,23 +33,26 @@ _KINDS: dict[str, Literal["train", "evaluate", "query"]] = {
     "evaluate": "evaluate",
     "measure": "query",
 }
+_DONE = {"evaluate": "judged", "measure": "measured"}
 _SPARE = 16 << 20  # bytes that a reply may have beside its tensors
+_FETCHED = 128 << 20  # bytes of replies that are fetched together
 
 
-@dataclass(eq=False)
-class _Exchange:
+class _Inbox:
     """What came of asking some clients, each known by its place among them."""
 
-    found: dict[int, Result] = field(default_factory=dict)
-    faults: dict[int, str] = field(default_factory=dict)
-    """What was wrong with those who are not found."""
-    notes: list[str] = field(default_factory=list)
-    """Tries that were void."""
+    def __init__(self, count: int) -> None:
+        self.faults = dict.fromkeys(range(count), "")
+        """What is wrong with those whose replies are missing."""
+        self.waiting: dict[str, int] = {}
+        """Whose replies can still come, by the numbers of the messages."""
+        self.news: list[str] = []
+        """What went wrong and was not told yet."""
 
-    @property
-    def failures(self) -> list[str]:
-        """All that went wrong, in words."""
-        return [*self.notes, *(text for place, text in sorted(self.faults.items()) if place not in self.found)]
+    def told(self) -> list[str]:
+        """The news, once."""
+        news, self.news = self.news, []
+        return news
 
 
 class Fleet(Remote):
@@ -100,7 +105,7 @@ class Fleet(Remote):
         return numbers
 
     def finished(self, numbers: Collection[str]) -> list[tuple[str, Result]]:
-        replies = list(self.link.receive(numbers, self.limit))
+        replies = self.link.receive(numbers, self.limit, self.at_once)
         if not replies:
             self.link.pause()
         return [(number, self._judged(self._begun.pop(number), reply)) for number, reply in replies]
@@ -110,24 +115,22 @@ class Fleet(Remote):
         try:
             return joined([self.taken("client", reply)])
         except FedloomError as error:
-            return {**joined([None]), "failures": [self._named(part, str(error))]}
+            return {**joined([None]), "failures": [self._named("client", part, str(error))]}
 
     def map(self, function: str, shared: Message, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
         parts = [one_client(task, i) for task in tasks for i in range(len(task["clients"]))]
-        came = self._exchange(function, shared, parts)
-        at = 0
-        for number, task in enumerate(tasks):
-            places = range(at, at + len(task["clients"]))
-            alone = [came.found.get(place) for place in places]
-            failures = came.failures if at == 0 else []
-            at = places.stop
-            if function == "client":
-                yield number, {**joined(alone), "failures": failures}
-            else:
-                yield number, _gathered(alone, next(iter(came.found.values())))
-        if function != "client":
-            for text in came.failures:
-                log.warning("%s", text)
+        places = [(number, i) for number, task in enumerate(tasks) for i in range(len(task["clients"]))]
+        alone: list[dict[int, Result | None]] = [{} for _ in tasks]
+        like: Result = {}
+        inbox = _Inbox(len(parts))
+        for place, result in self._exchange(function, shared, parts, inbox):
+            number, i = places[place]
+            alone[number][i] = result
+            like = like or result or {}
+            if len(alone[number]) == len(tasks[number]["clients"]):
+                found = [alone[number].pop(i) for i in range(len(tasks[number]["clients"]))]
+                whole = joined(found) if function == "client" else _gathered(found, like)
+                yield number, {**whole, "failures": inbox.told()}
 
     def close(self) -> None:
         """Nodes go on without the server; there is nothing to give back."""
@@ -149,44 +152,72 @@ class Fleet(Remote):
         numbers = iter(self.link.send(letters, self.terms.deadline) if letters else [])
         return [next(numbers) if node in online else None for node in nodes]
 
-    def _exchange(self, function: str, shared: Message, parts: Sequence[Task]) -> _Exchange:
-        """Asks all, and those who are missing again where the replies are too few; what is there counts."""
+    def _exchange(
+        self, function: str, shared: Message, parts: Sequence[Task], inbox: _Inbox
+    ) -> Iterator[tuple[int, Result | None]]:
+        """Asks all, and those who are missing again where the replies are too few; what is there counts.
+
+        The replies with their places as they come, and None at last for those who have none.
+        """
         needed = min(self.terms.minimum if function == "client" else 1, len(parts))
-        came, waiting = _Exchange(), dict[str, int]()
         for attempt in range(1, self.terms.tries + 1):
-            places = [place for place in range(len(parts)) if place not in came.found]
+            missing = list(inbox.faults)
             if attempt > 1:
-                self._there(np.array([parts[place]["clients"][0] for place in places]), needed - len(came.found))
-            numbers = self.ask(function, shared, [parts[place] for place in places])
-            for place, number in zip(places, numbers, strict=True):
-                came.faults[place] = self._named(parts[place], "its node is away")
+                still = needed - (len(parts) - len(missing))
+                self._there(np.array([parts[place]["clients"][0] for place in missing]), still)
+            numbers = self.ask(function, shared, [parts[place] for place in missing])
+            for place, number in zip(missing, numbers, strict=True):
+                inbox.faults[place] = self._named(function, parts[place], "its node is away")
                 if number is not None:
-                    waiting[number] = place
+                    inbox.waiting[number] = place
                     late = f"no reply within {self.terms.deadline:g} seconds"
-                    came.faults[place] = self._named(parts[place], late)
-            self._collect(function, parts, waiting, came)
-            if len(came.found) >= needed:
-                return came
-            came.notes.append(f"try {attempt} was void: {len(came.found)} of {needed} replies that are needed")
-            log.warning("%s", came.failures[-1])
+                    inbox.faults[place] = self._named(function, parts[place], late)
+            yield from self._collect(function, parts, inbox)
+            there = len(parts) - len(inbox.faults)
+            if there >= needed:
+                for place, text in inbox.faults.items():
+                    log.warning("%s", text)
+                    inbox.news.append(text)
+                    yield place, None
+                return
+            inbox.news.append(f"try {attempt} was void: {there} of {needed} replies that are needed")
+            log.warning("%s", inbox.news[-1])
         raise RunError(
-            f"{len(came.found)} of the {needed} replies that are needed (minimum) came in {self.terms.tries} tries: "
-            f"{'; '.join(came.failures)}. See to the nodes, and start the same run again: it goes on"
+            f"{there} of the {needed} replies that are needed (minimum) came in {self.terms.tries} tries: "
+            f"{'; '.join([*inbox.news, *inbox.faults.values()])}. See to the nodes, and start the same run again: it "
+            "goes on"
         )
 
-    def _collect(self, function: str, parts: Sequence[Task], waiting: dict[str, int], came: _Exchange) -> None:
-        """The replies to what was asked, of this try or an earlier one, until the deadline."""
-        for number, reply in self.link.wait(waiting, self.terms.deadline, self.limit):
-            place = waiting.pop(number)
+    def _collect(self, function: str, parts: Sequence[Task], inbox: _Inbox) -> Iterator[tuple[int, Result]]:
+        """The good replies to what was asked, of this try or an earlier one, until the deadline."""
+        for number, reply in self.link.wait(inbox.waiting, self.terms.deadline, self.limit, self.at_once):
+            place = inbox.waiting.pop(number)
             try:
-                came.found.setdefault(place, self.taken(function, reply))
+                result = self.taken(function, reply)
             except FedloomError as error:
-                came.faults[place] = self._named(parts[place], str(error))
+                if place in inbox.faults:
+                    inbox.faults[place] = self._named(function, parts[place], str(error))
+                continue
+            if inbox.faults.pop(place, None) is not None:  # and not answered to an earlier try
+                yield place, result
+
+    def room(self) -> Room:
+        return Spool(Path(self.terms.out), int(self.terms.memory * (1 << 30)))
 
     @property
     def limit(self) -> int:
         """Bytes that a reply may have."""
-        return 2 * max((form.bytes for form in (self.form, self.answer) if form is not None), default=0) + _SPARE
+        return 2 * self._expected + _SPARE
+
+    @property
+    def at_once(self) -> int:
+        """Replies that are fetched together."""
+        return max(1, _FETCHED // max(1 << 20, self._expected))
+
+    @property
+    def _expected(self) -> int:
+        """Bytes that a reply will have."""
+        return max((form.bytes for form in (self.form, self.answer) if form is not None), default=0)
 
     def taken(self, function: str, reply: Tree | ClientError) -> Result:
         """What a reply says, if it is one; otherwise an error that says what is wrong with it."""
@@ -244,9 +275,11 @@ class Fleet(Remote):
             log.warning("what a reply must look like is unknown until the first is there: %s", error)
             return None
 
-    def _named(self, part: Task, why: str) -> str:
-        label = self.roster.cards[int(part["clients"][0])].name
-        return f"client {label} failed in round {part['round'] + 1}: {why}"
+    def _named(self, function: str, part: Task, why: str) -> str:
+        label, t = self.roster.cards[int(part["clients"][0])].name, part["round"]
+        if function == "client":
+            return f"client {label} failed in round {t + 1}: {why}"
+        return f"client {label} was not {_DONE[function]} after round {t}: {why}"
 
 
 def _are_rows(message: Any) -> TypeGuard[Message]:

@@ -56,18 +56,23 @@ class Link:
         ]
         return [number or None for number in self.grid.push_messages(messages)]
 
-    def receive(self, numbers: Collection[str], limit: int = LIMIT) -> Iterator[tuple[str, Tree | ClientError]]:
-        """The replies that are there by now, in no order, each once."""
-        for message in self.grid.pull_messages(list(numbers)) if numbers else ():
-            yield message.metadata.reply_to_message_id, _read(message, limit)
+    def receive(
+        self, numbers: Collection[str], limit: int = LIMIT, at_once: int = 1000
+    ) -> list[tuple[str, Tree | ClientError]]:
+        """Some of the replies that are there by now, at most ``at_once``, in no order, each once; none: none is."""
+        waiting = list(numbers)
+        for at in range(0, len(waiting), at_once):
+            if messages := list(self.grid.pull_messages(waiting[at : at + at_once])):
+                return [(message.metadata.reply_to_message_id, _read(message, limit)) for message in messages]
+        return []
 
     def wait(
-        self, numbers: Collection[str], seconds: float, limit: int = LIMIT
+        self, numbers: Collection[str], seconds: float, limit: int = LIMIT, at_once: int = 1000
     ) -> Iterator[tuple[str, Tree | ClientError]]:
         """The replies as they come, until all are there or so many seconds have passed."""
         waiting, until = set(numbers), time.monotonic() + seconds
         while waiting:
-            found = list(self.receive(waiting, limit))
+            found = self.receive(waiting, limit, at_once)
             for number, reply in found:
                 waiting.discard(number)
                 yield number, reply

@@ -28,6 +28,8 @@ class Terms:
     """Replies without which a round is void; then those who are missing are asked again."""
     tries: Count = 3
     """How often they are asked before the run stops."""
+    memory: Positive = 0.5
+    """Gigabytes of a round's replies that the server holds in memory; the rest waits on its disk, in ``out``."""
     force: bool = False
     """Whether a run that is in the folder is replaced."""
 

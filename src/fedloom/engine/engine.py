@@ -117,6 +117,8 @@ class Engine(ABC):
         self.clocks = Clocks()
         self.reply_bytes = 0
         self.saved_turns: dict[int, int] = {}
+        self.unanswered: list[str] = []
+        """Why clients did not answer when they were judged or measured, and the row of the history does not say yet."""
         executor.open(Worker(self.problem, method, setting.channel, setting.seed))
 
     def _count(self) -> None:
@@ -369,6 +371,7 @@ class Engine(ABC):
                 "sums": {name: value.clone() for name, value in result["sums"].items()},
                 "counts": result["counts"].clone(),
             }
+            self.unanswered += result.get("failures", [])
         return collect(clients, results)
 
     def gradients(self) -> dict[str, float]:
@@ -392,6 +395,7 @@ class Engine(ABC):
         call = self.call(clients, self.clocks.round)
         for number, stack, result in self.ask("measure", call):
             values = result["values"]
+            self.unanswered += result.get("failures", [])
             vectors.add(number, {key: value.double().sum(0) for key, value in values.items() if value.dim() > 1})
             for key, value in values.items():
                 if value.dim() == 1:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedloom.engine.availability import gathered
 from fedloom.engine.engine import FATES, Call, Engine, Ints, Outcome, Row
+from fedloom.execution.room import Room
 from fedloom.execution.worker import Result
 from fedloom.federation.replies import Replies
 
@@ -29,7 +30,7 @@ class Rounds(Engine):
         candidates = self.fleet.reachable(there, ctx.draw)
         clients = self.setting.select.pick(candidates, ctx) if method.layout != "pooled" else self.candidates
         call = self.call(clients, t)
-        harvest = Harvest(call)
+        harvest = Harvest(call, self.executor.room())
         for _, stack, result in self.ask("client", call):
             outcome = self.judge(call, stack, result)
             harvest.add(stack, result, outcome)
@@ -80,9 +81,9 @@ class Rounds(Engine):
 class Harvest:
     """What comes back in one round: the replies as columns in order of client id, and what each one cost."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, room: Room) -> None:
         count = len(call.clients)
-        self.call = call
+        self.call, self.room = call, room
         self.columns: dict[str, Tensor] = {}
         self.up, self.evaluations = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
         self.seconds = np.zeros(count)
@@ -95,8 +96,9 @@ class Harvest:
         rows = torch.from_numpy(stack)
         for key, value in result["sent"].items():
             if key not in self.columns:
-                self.columns[key] = value.new_empty(len(self.call.clients), *value.shape[1:])
+                self.columns[key] = self.room.column(len(self.call.clients), value)
             self.columns[key].index_copy_(0, rows, value)
+        self.room.rest()
         self.up[stack], self.evaluations[stack] = outcome.up, result["evaluations"]
         self.seconds[stack] = outcome.seconds
         for fate, who in outcome.fates.items():
@@ -122,5 +124,5 @@ class Harvest:
         else:
             kept = torch.from_numpy(np.flatnonzero(accepted))
             ids = torch.from_numpy(self.call.clients)[kept]
-            columns = {key: value[kept] for key, value in self.columns.items()}
-        return Replies(ids, sizes[ids], columns, torch.zeros_like(ids))
+            columns = {key: self.room.only(value, kept) for key, value in self.columns.items()}
+        return Replies(ids, sizes[ids], columns, torch.zeros_like(ids), self.room.rest)

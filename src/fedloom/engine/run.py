@@ -252,6 +252,8 @@ class _Walk:
             measures |= engine.gradients()
         if measures:
             row["measures"] = measures
+        if engine.unanswered:
+            row["failures"], engine.unanswered = [*row.get("failures", []), *engine.unanswered], []
         if self.reached is None and self._on_target(row):
             self.reached = row
         engine.clocks.wall_seconds = self.wall_before + time.perf_counter() - self.started

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import torch
 
+from fedloom.execution.room import Room
 from fedloom.execution.worker import Result, Task, Worker
 from fedloom.federation.data import FederatedData
 from fedloom.federation.ragged import Ints
@@ -48,6 +49,10 @@ class Executor(ABC):
     def there(self, candidates: Ints) -> Ints:
         """Who of these can be asked now; real devices come and go, and the executor waits until there are enough."""
         return candidates
+
+    def room(self) -> Room:
+        """Where the replies of a round are put together."""
+        return Room()
 
     @abstractmethod
     def close(self) -> None:

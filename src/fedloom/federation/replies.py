@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -29,6 +29,8 @@ class Replies(Mapping[str, Tensor]):
     staleness: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
     """t − τ: how many steps the server took since each client fetched its model, one number a reply; 0 in a round,
     where all answer what they were just sent."""
+    rest: Callable[[], None] = lambda: None
+    """Called after each block of a sum: columns that are on the disk need not stay in memory."""
 
     def __getitem__(self, key: str) -> Tensor:
         return self.columns[key]
@@ -56,7 +58,9 @@ class Replies(Mapping[str, Tensor]):
         block = max(1, _BLOCK_NUMBERS // max(1, flat.shape[1]))
         total = w[:block] @ flat[:block]
         for at in range(block, len(flat), block):
+            self.rest()
             total += w[at : at + block] @ flat[at : at + block]
+        self.rest()
         return total.view(column.shape[1:])
 
     def mean(self, key: str, weighting: Weighting = "size") -> Tensor:
