@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: install demo test lint bench docs clean
+.PHONY: install demo test lint pytest bench docs clean
 
 install: $(STAMP)
 
@@ -22,8 +22,11 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal -q
+test: install
+	$(MAKE) --no-print-directory -j 2 lint pytest
+
+pytest: install
+	$(BIN)/python -m pytest -n 3 --dist worksteal -q
 
 bench: install
 	$(BIN)/python -m benchmarks

@@ -10,10 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+import truths
 from fedloom.deploy import Terms
 from fedloom.deploy.federation import Federation
 from fedloom.deploy.project import write_app
@@ -22,29 +24,6 @@ from fedloom.engine import toml
 from fedloom.experiment import Experiment
 
 SECONDS = 600.0
-EXPERIMENT = """
-rounds = 2
-[data]
-name = "synthetic"
-clients = 3
-[model]
-name = "linear"
-[method]
-name = "{method}"
-lr = 0.05
-[evaluation]
-every = 0
-[execution]
-stack = 1
-executor = "serial"
-checkpoint_every = 1
-"""
-
-
-def written(folder: Path, method: str) -> Path:
-    path = folder / "experiment.toml"
-    path.write_text(EXPERIMENT.format(method=method))
-    return path
 
 
 def until(what: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
@@ -72,7 +51,7 @@ def at_work(folder: Path) -> list[list[str]]:
 
 
 def test_a_rehearsal_that_is_interrupted_leaves_no_process_and_goes_on_in_the_same_bits(tmp_path: Path) -> None:
-    experiment, out = written(tmp_path, "scaffold"), tmp_path / "run"
+    experiment, out = truths.written(tmp_path, "scaffold"), tmp_path / "run"
     command = [sys.executable, "-m", "fedloom.cli", "deploy", "up", "--nodes", "3", "--experiment", str(experiment)]
     command += ["--out", str(out)]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -99,29 +78,76 @@ def federation(tmp_path: Path) -> Federation:
     return Federation(tmp_path / "federation")
 
 
-def test_strangers_are_refused_and_nodes_return_to_a_server_that_was_killed(
-    tmp_path: Path, federation: Federation
-) -> None:
-    experiment = Experiment.load(written(tmp_path, "fedavg"))
-    app, out = tmp_path / "app", tmp_path / "run"
-    write_app(app, toml.dumps(experiment.resolved()), Terms(out=str(out), nodes=3, minimum=3))
+def app_of(folder: Path, method: str, **terms: Any) -> tuple[Path, Path]:
+    """The app that runs one of the experiments on three nodes, and where the run will be."""
+    app, out = folder / f"{method}-app", folder / f"{method}-run"
+    experiment = Experiment.load(truths.written(folder, method))
+    write_app(app, toml.dumps(experiment.resolved()), Terms(out=str(out), nodes=3, **terms))
+    return app, out
+
+
+def done(federation: Federation, run: int, out: Path) -> dict[str, Any]:
+    """The summary of a run, once it has well ended."""
+    until(lambda: federation.outcome(run) is not None, federation.processes["superlink"])
+    assert federation.outcome(run) == ""
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return summary
+
+
+def history(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+
+
+def test_one_truth_whatever_happens_to_the_server_and_to_strangers(tmp_path: Path, federation: Federation) -> None:
     with federation:
         for client in range(3):
             federation.start_node(f"node-{client}", client=client, state=str(tmp_path / f"state-{client}"))
+        app, out = app_of(tmp_path, "fedavg", minimum=3)
         federation.run(app)
         until(lambda: rounds(out) == 1, federation.processes["superlink"])
         federation.kill("superlink")
         federation.start_link()
         _strangers(federation, tmp_path)
-        run = federation.run(app)
-        until((out / "report.html").is_file, federation.processes["superlink"])
-        until(lambda: federation.outcome(run) is not None)
-        assert federation.outcome(run) == ""
+        ends = {"fedavg": done(federation, federation.run(app), out)}
         _refused(federation)
+        for method in ("fedmeta-maml", "aso-fed"):
+            app, out = app_of(tmp_path, method)
+            ends[method] = done(federation, federation.run(app), out)
+        assert (out / "report.html").is_file()
     until(lambda: not at_work(tmp_path))
-    summary = json.loads((out / "summary.json").read_text())
-    assert summary["theta_sha256"] == experiment.run().summary["theta_sha256"]
-    assert summary["metrics"] == pytest.approx(experiment.run().summary["metrics"])
+    for method, end in ends.items():
+        expected = truths.summary(tmp_path, method)
+        assert end["executor"] == "flower"
+        assert set(end) == set(expected)
+        if method in truths.SYNCHRONOUS:
+            assert end["theta_sha256"] == expected["theta_sha256"]
+            assert end["metrics"] == pytest.approx(expected["metrics"])
+    assert [row["accepted"] for row in history(out)[1:]] == [3, 3]
+    assert ends["aso-fed"]["server_steps"] == 6
+
+
+def test_a_node_that_is_killed_at_work_is_named_and_one_that_joins_late_takes_part(
+    tmp_path: Path, federation: Federation
+) -> None:
+    app, out = app_of(tmp_path, "scaffold", deadline=20.0)
+    text = (app / "experiment.toml").read_text()
+    (app / "experiment.toml").write_text(text.replace("rounds = 2", "rounds = 5").replace("clients = 3", "clients = 4"))
+    with federation:
+        for client in range(3):
+            federation.start_node(f"node-{client}", client=client, state=str(tmp_path / f"state-{client}"))
+        run = federation.run(app)
+        until(lambda: rounds(out) == 1, federation.processes["superlink"])
+        federation.kill("node-1")
+        federation.start_node("node-3", client=3, state=str(tmp_path / "state-3"))
+        summary = done(federation, run, out)
+    rows = history(out)[1:]
+    failures = [text for row in rows for text in row.get("failures", [])]
+    assert failures[0].startswith("client 1 failed in round 2: ")
+    assert all(text.startswith("client 1 ") for text in failures)
+    assert all(row["accepted"] >= 2 for row in rows)
+    assert rows[-1]["accepted"] == 3
+    assert summary["per_client"]["clients"] == [0, 1, 2, 3]
+    assert [value is None for value in summary["per_client"]["loss"]] == [False, True, False, False]
 
 
 def _strangers(federation: Federation, folder: Path) -> None:

@@ -21,15 +21,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import fedloom
+import truths
 from fedloom.cli import app
-from fedloom.engine.fleet import Distribution, Fleet
 from fedloom.engine.run import train
 from fedloom.errors import ClientError, ConfigError, RunError
 from fedloom.execution import Executor, Ray, Worker, executor_for
 from fedloom.execution.cluster import bytes_of, tensor_of
 from fedloom.execution.worker import Result, Task
 from fedloom.methods import FedAvg
-from fedloom.methods.method import Method
 from fedloom.types import Message
 from problems import Located, Troubled, make_problem, start
 
@@ -54,7 +53,8 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture
 def workers(cluster: Any) -> Iterator[Ray]:
-    executor = Ray(cluster.address, 2)
+    """One worker on the cluster, for each takes seconds to start."""
+    executor = Ray(cluster.address, 1)
     yield executor
     executor.close()
     assert not ray.is_initialized()
@@ -93,36 +93,26 @@ def hash_of(folder: str) -> str:
     return str(json.loads((Path(folder) / "summary.json").read_text())["theta_sha256"])
 
 
-SLOW = Fleet(delay_up=Distribution("uniform", 10.0, 100.0))
-CASES: dict[str, tuple[str, Method, dict[str, Any]]] = {
-    "memory": ("lenet", fedloom.Scaffold(batch=4), {}),
-    "asynchronous": ("mlp", fedloom.ASOFed(), {"fleet": SLOW, "stack": 2}),
-    "support and query": ("linear", fedloom.FedMetaMAML(), {"stack": 2}),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_cluster_gives_the_same_bits(case: str, workers: Ray) -> None:
-    model, method, how = CASES[case]
+@pytest.mark.parametrize("method", truths.CASES)
+def test_a_cluster_gives_the_same_bits_as_one_process_and_as_several(method: str, cluster: Any, tmp_path: Path) -> None:
+    there = f'ray_address = "{cluster.address}"\nworkers = {2 if method == "scaffold" else 1}'
     ends = [
-        train(make_problem(model, sizes=(7, 3, 12, 5, 2)), method, rounds=3, executor=executor, **how).summary
+        truths.summary(tmp_path, method),
+        truths.summary(tmp_path, method, "processes", "workers = 2"),
+        truths.summary(tmp_path, method, "ray", there),
+    ]
+    assert [end["executor"] for end in ends] == ["serial", "processes", "ray"]
+    for end in ends[1:]:
+        assert end["theta_sha256"] == ends[0]["theta_sha256"]
+        assert end["metrics"] == ends[0]["metrics"]
+
+
+def test_convolutions_have_the_same_bits_on_a_cluster(workers: Ray) -> None:
+    ends = [
+        train(make_problem("lenet", sizes=(7, 3, 12, 5, 2)), fedloom.Scaffold(batch=4), rounds=3, executor=executor)
         for executor in (workers, "serial")
     ]
-    assert [end["executor"] for end in ends] == ["ray", "serial"]
-    assert ends[0]["theta_sha256"] == ends[1]["theta_sha256"]
-    assert ends[0]["metrics"] == ends[1]["metrics"]
-
-
-def test_the_command_line_and_the_experiment_file_know_the_cluster(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    where = f'[execution]\nexecutor = "ray"\nray_address = "{cluster.address}"\nworkers = 2\n'
-    Path("digits.toml").write_text(f'rounds = 3\n{where}[data]\nname = "digits"\nclients = 10\n')
-    call("run", "digits.toml", "--no-report", "--out", "ray")
-    call("run", "digits.toml", "--executor", "serial", "--no-report", "--out", "serial")
-    assert json.loads(Path("ray/summary.json").read_text())["executor"] == "ray"
-    assert hash_of("ray") == hash_of("serial")
+    assert ends[0].summary["theta_sha256"] == ends[1].summary["theta_sha256"]
 
 
 def test_workers_and_nodes_that_die_at_work_change_no_bit(cluster: Any) -> None:
