@@ -40,7 +40,7 @@ from fedloom.federation.metrics import METRICS
 from fedloom.federation.networks import NETWORKS
 from fedloom.federation.streams import Stream
 from fedloom.methods import REGISTER
-from fedloom.reproduce import plan, tables
+from fedloom.reproduce import plan, read_plan, tables
 from fedloom.reproduce.outcome import read_record
 from fedloom.reproduce.shelf import recorded, shipped
 
@@ -227,7 +227,7 @@ def results(name: str) -> str:
     command = f"`fedloom reproduce {name} --record`"
     record = read_record(recorded(file))
     if not record:
-        head = plan.Plan.read(file).head
+        head = read_plan(file).head
         return f"{head.about.strip()}\n\nNot recorded yet; {command} does it."
     parts = [record["about"].strip(), *map(_grid, tables.grids(record))]
     parts += ["\n".join(f"- {note}" for note in tables.notes(record))]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedloom.engine.run import Progress
-from fedloom.reproduce import Plan, Reproduction
+from fedloom.reproduce import Reproduction, read_plan
 
 HEAD = """
 title = "Digits"
@@ -63,7 +63,7 @@ class Told:
 
 def work(file: Path, out: str = "out", *, only: tuple[str, ...] = (), force: bool = False, **how: Any) -> Told:
     """Reproduce a file into a folder."""
-    plan = Plan.read(file, **how)
+    plan = read_plan(file, **how)
     lines: list[str] = []
     reproduction = Reproduction(plan, Path(out), plan.matching(only), force=force)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloom.errors import ConfigError
-from fedloom.reproduce import Plan, Reproduction, tables
+from fedloom.reproduce import Reproduction, read_plan, tables
 from fedloom.reproduce.outcome import improvement
 from fedloom.reproduce.shelf import shipped
 
@@ -65,7 +65,7 @@ def test_an_improvement_is_positive_exactly_where_the_row_is_better_than_all_oth
 
 
 def test_the_published_improvements_of_table_iv_1_follow_from_its_values_but_for_two_that_are_swapped() -> None:
-    plan = Plan.read(shipped() / "d2-quality.toml")
+    plan = read_plan(shipped() / "d2-quality.toml")
     cells = {(cell.row, cell.column): cell for cell in plan.cells}
 
     def follows(one: Any, column: str) -> float | None:
@@ -102,7 +102,7 @@ def test_the_report_has_our_improvement_and_the_published_one_or_what_follows_fr
 
 def test_a_row_that_does_not_stand_in_a_column_has_no_improvement_there(write: Write, parts: Parts) -> None:
     file = write(parts["head"], parts["column"], GONE, parts["row"], SECOND, 'columns = ["iid"]\n', BETTER)
-    record = Reproduction(Plan.read(file), Path("out")).record()
+    record = Reproduction(read_plan(file), Path("out")).record()
     assert words(record, "gain", "gone") == tables.Word("–")
     assert words(record, "gain", "iid") == tables.Word("–")
 
@@ -120,7 +120,7 @@ def test_a_row_that_does_not_stand_in_a_column_has_no_improvement_there(write: W
 def test_improvements_that_cannot_be_are_refused(write: Write, parts: Parts, text: str, said: str) -> None:
     front, back = (text, "") if text.startswith("improvement") else ("", text)
     with pytest.raises(ConfigError, match="improvement") as error:
-        Plan.read(write(front, parts["head"], parts["column"], parts["row"], SECOND, back))
+        read_plan(write(front, parts["head"], parts["column"], parts["row"], SECOND, back))
     assert said in str(error.value)
 
 
@@ -155,7 +155,7 @@ def test_a_measure_may_be_the_time_to_the_target(write: Write, reproduce: Reprod
 def test_a_time_without_a_target_is_refused(write: Write, parts: Parts) -> None:
     head = parts["head"].replace('scale = "percent"', 'reads = "seconds"')
     with pytest.raises(ConfigError, match="needs a target beside it: its measure reads seconds"):
-        Plan.read(write(head, parts["column"], parts["row"]))
+        read_plan(write(head, parts["column"], parts["row"]))
 
 
 def test_a_measure_may_be_of_a_moment_of_the_simulated_clock(write: Write, reproduce: Reproduce, parts: Parts) -> None:

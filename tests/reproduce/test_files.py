@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedloom.experiment import Shelf
-from fedloom.reproduce import Cell, Plan
+from fedloom.reproduce import Cell, Plan, read_plan
 from fedloom.reproduce.plan import check
 from fedloom.reproduce.shelf import shipped
 from real_data import real_data
@@ -26,7 +26,7 @@ DATA = {
 
 
 def read(name: str, quick: bool = False) -> Plan:
-    return Plan.read(shipped() / f"{name}.toml", quick=quick)
+    return read_plan(shipped() / f"{name}.toml", quick=quick)
 
 
 def runnable(plan: Plan) -> list[Cell]:

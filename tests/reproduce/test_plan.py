@@ -9,7 +9,7 @@ import pytest
 
 from fedloom.errors import ConfigError
 from fedloom.experiment import Shelf
-from fedloom.reproduce import Plan
+from fedloom.reproduce import read_plan
 from fedloom.reproduce.plan import check
 
 Write = Callable[..., Path]
@@ -23,7 +23,7 @@ def refusal(file: Path, **how: bool) -> str:
 
 
 def read_and_check(file: Path, **how: bool) -> None:
-    plan = Plan.read(file, **how)
+    plan = read_plan(file, **how)
     check(plan.cells, plan, [], Shelf())
 
 
@@ -35,7 +35,7 @@ def test_a_cell_has_the_common_settings_then_its_columns_then_its_rows_then_its_
         '[[row]]\nname = "x"\nmethod = { name = "fedavg", batch = 16 }\ncell = { b = { rounds = 9, repeats = 1 } }\n',
         '[[row]]\nname = "y"\nmethod = { name = "fedsgd" }\nrepeats = 4\n',
     )
-    plan = Plan.read(file)
+    plan = read_plan(file)
     assert [cell.title for cell in plan.cells] == ["x / a", "y / a", "x / b", "y / b"]
     xa, ya, xb, yb = plan.cells
     assert xa.settings.values["method"] == {"name": "fedavg", "lr": 0.5, "batch": 16, "epochs": 3}
@@ -48,7 +48,7 @@ def test_a_cell_has_the_common_settings_then_its_columns_then_its_rows_then_its_
 def test_a_section_with_another_name_takes_the_place_of_the_common_one(write: Write, parts: Parts) -> None:
     head = parts["head"].replace('{ name = "linear" }', '{ name = "mlp", hidden = [7] }')
     column = '[[column]]\nname = "a"\nmodel = { name = "linear" }\n[[column]]\nname = "b"\nmodel = { hidden = [9] }\n'
-    linear, mlp = Plan.read(write(head, column, parts["row"])).cells
+    linear, mlp = read_plan(write(head, column, parts["row"])).cells
     assert linear.settings.values["model"] == {"name": "linear"}
     assert mlp.settings.values["model"] == {"name": "mlp", "hidden": [9]}
 
@@ -58,7 +58,7 @@ def test_a_grid_is_all_combinations_of_lists_or_a_list_of_points(write: Write, p
         '[[row]]\nname = "x"\ngrid = { lr = [0.1, 0.2], "data.clients" = [2, 3] }\n'
         '[[row]]\nname = "y"\ngrid = [{ lr = 1 }, { lr = 2, batch = 4 }, { lr = 3 }, { lr = 4 }]\n'
     )
-    x, y = Plan.read(write(parts["head"], parts["column"], rows)).cells
+    x, y = read_plan(write(parts["head"], parts["column"], rows)).cells
     assert x.points == tuple({"method.lr": lr, "data.clients": n} for lr in (0.1, 0.2) for n in (2, 3))
     assert y.points[1] == {"method.lr": 2, "method.batch": 4}
     assert str(x.tuning_place(x.points[0])) == "x/iid/tune/lr-0.1-data.clients-2"
@@ -70,7 +70,7 @@ def test_only_the_least_and_the_greatest_number_are_the_ends_of_a_grid(write: Wr
         '[[row]]\nname = "y"\ngrid = [{ lr = 1, batch = 1 }, { lr = 2, batch = 4 }, { lr = 3, batch = 2 }]\n'
         '[[row]]\nname = "z"\ngrid = { weighting = ["size", "uniform", "size "] }\n'
     )
-    x, y, z = Plan.read(write(parts["head"], parts["column"], rows)).cells
+    x, y, z = read_plan(write(parts["head"], parts["column"], rows)).cells
     assert [x.at_end(point) for point in x.points] == [False, True, True]
     assert not x.at_end(None)
     assert not any(y.at_end(point) for point in y.points)
@@ -80,7 +80,7 @@ def test_only_the_least_and_the_greatest_number_are_the_ends_of_a_grid(write: Wr
 def test_published_values_are_pairs_numbers_or_tables(write: Write, parts: Parts) -> None:
     columns = "".join(f'[[column]]\nname = "{name}"\n' for name in "abcd")
     row = parts["row"] + 'published = { a = [81.5, 0.5], b = 80, c = { value = 1.0, not_comparable = "other data" } }\n'
-    a, b, c, d = (cell.published for cell in Plan.read(write(parts["head"], columns, row)).cells)
+    a, b, c, d = (cell.published for cell in read_plan(write(parts["head"], columns, row)).cells)
     assert (a.value, a.std) == (81.5, 0.5)
     assert (b.value, b.std) == (80.0, None)
     assert (c.value, c.not_comparable) == (1.0, "other data")
@@ -95,7 +95,7 @@ def test_quick_wins_over_every_other_setting_also_in_tuning(write: Write, parts:
         parts["row"],
         "grid = { lr = [0.1, 0.2] }\nrounds = 6\n",
     )
-    (whole,), (quick,) = Plan.read(file).cells, Plan.read(file, quick=True).cells
+    (whole,), (quick,) = read_plan(file).cells, read_plan(file, quick=True).cells
     assert (whole.settings.values["rounds"], quick.settings.values["rounds"]) == (6, 1)
     assert (whole.repeats, quick.repeats) == (2, 1)
     assert (len(whole.points), len(quick.points)) == (2, 1)
@@ -165,7 +165,7 @@ def test_a_measure_that_the_runs_do_not_evaluate_is_refused(write: Write, parts:
 def test_only_chooses_cells_by_a_part_of_their_name(write: Write, parts: Parts) -> None:
     columns = '[[column]]\nname = "iid"\n[[column]]\nname = "skewed"\n'
     rows = '[[row]]\nname = "FedAvg"\n[[row]]\nname = "FedSGD"\nmethod = { name = "fedsgd" }\n'
-    plan = Plan.read(write(parts["head"], columns, rows))
+    plan = read_plan(write(parts["head"], columns, rows))
     assert [cell.title for cell in plan.matching(["fedsgd"])] == ["FedSGD / iid", "FedSGD / skewed"]
     assert [cell.title for cell in plan.matching(["fedavg / iid"])] == ["FedAvg / iid"]
     with pytest.raises(ConfigError, match="no cell of 'digits' has 'fedsdg' in its name; did you mean 'FedSGD'"):
@@ -175,7 +175,7 @@ def test_only_chooses_cells_by_a_part_of_their_name(write: Write, parts: Parts) 
 def test_only_takes_the_name_of_a_row_or_column_as_just_that(write: Write, parts: Parts) -> None:
     columns = '[[column]]\nname = "ten"\n[[column]]\nname = "ten more"\n'
     rows = '[[row]]\nname = "FedAvg"\n[[row]]\nname = "FedAvg, twice"\n'
-    plan = Plan.read(write(parts["head"], columns, rows))
+    plan = read_plan(write(parts["head"], columns, rows))
     assert [cell.title for cell in plan.matching(["ten"])] == ["FedAvg / ten", "FedAvg, twice / ten"]
     assert [cell.title for cell in plan.matching(["fedavg"])] == ["FedAvg / ten", "FedAvg / ten more"]
     assert [cell.title for cell in plan.matching(["FedAvg / ten", "twice / ten m"])] == [
@@ -197,7 +197,7 @@ classes = "second half"
 def test_a_row_may_stand_in_some_columns_only(write: Write, parts: Parts) -> None:
     columns = "".join(f'[[column]]\nname = "{name}"\n' for name in "ab")
     rows = parts["row"] + '[[row]]\nname = "y"\ncolumns = ["b"]\n'
-    plan = Plan.read(write(parts["head"], columns, rows))
+    plan = read_plan(write(parts["head"], columns, rows))
     assert [cell.title for cell in plan.cells] == ["FedAvg / a", "FedAvg / b", "y / b"]
     wrong = refusal(write(parts["head"], columns, rows.replace('["b"]', '["c"]')))
     assert "row.1.columns" in wrong
@@ -214,13 +214,13 @@ def test_a_row_or_column_that_reads_the_runs_of_another_has_its_settings_and_its
     rows = parts["row"] + 'published = { a = 1.0 }\n[[row]]\nname = "y"\nruns_of = "FedAvg"\nmeasure = { task = 1 }\n'
     file = write(parts["head"], TASKS, columns, rows)
     read_and_check(file)
-    cells = {cell.title: cell for cell in Plan.read(file).cells}
+    cells = {cell.title: cell for cell in read_plan(file).cells}
     assert {str(cell.folder) for cell in cells.values()} == {"FedAvg/a"}
     assert all(cell.settings.values["rounds"] == 5 for cell in cells.values())
     last = cells["y / b"]
     assert (last.measure.metric, last.measure.task, last.measure.scale) == ("on high/accuracy", 1, "percent")
     assert (last.published, last.target) == (None, None)
-    assert cells["FedAvg / a"].measure == Plan.read(file).measure
+    assert cells["FedAvg / a"].measure == read_plan(file).measure
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fedloom.errors import ConfigError, RunError
-from fedloom.reproduce import Plan, Reproduction
+from fedloom.reproduce import Reproduction, read_plan
 
 Write = Callable[..., Path]
 Reproduce = Callable[..., Any]
@@ -178,7 +178,7 @@ def test_a_point_that_diverges_is_not_chosen_and_without_another_there_are_no_re
 
 
 def test_the_result_on_the_disk_is_complete_after_every_run(write: Write, parts: Parts) -> None:
-    plan = Plan.read(write(parts["head"], parts["column"], parts["row"]))
+    plan = read_plan(write(parts["head"], parts["column"], parts["row"]))
     work = Reproduction(plan, Path("out"))
     seen = []
 

@@ -39,7 +39,7 @@ def reproduce(
     report: Report = True,
 ) -> None:
     """Run a table of experiments and compare it with the published one. Started again, it goes on where it stopped."""
-    from fedloom.reproduce import Plan, Reproduction
+    from fedloom.reproduce import Reproduction, read_plan
     from fedloom.reproduce.shelf import find, recorded
 
     console = make_console()
@@ -48,7 +48,7 @@ def reproduce(
         return
     if quick and record:
         raise ConfigError("--record keeps results of the whole experiment: leave --quick out")
-    plan = Plan.read(find(name), quick=quick, repeats=repeats)
+    plan = read_plan(find(name), quick=quick, repeats=repeats)
     folder = out or Path("runs") / f"reproduce-{plan.name}{'-quick' * quick}"
     work = Reproduction(plan, folder, plan.matching(only or []), overrides(flags), force)
     failed = _perform(work, console, quiet)
@@ -97,14 +97,14 @@ def _conclude(work: Reproduction, console: Console, report: bool, kept: Path | N
 
 def _list(console: Console) -> None:
     """What there is, and how much of it is recorded."""
-    from fedloom.reproduce import Plan, tables
+    from fedloom.reproduce import read_plan, tables
     from fedloom.reproduce.outcome import read_record
     from fedloom.reproduce.shelf import known, recorded
 
     rows = []
     for name, file in known().items():
         try:
-            plan = Plan.read(file)
+            plan = read_plan(file)
         except FedloomError as error:
             say(console, f"{name}: {error}", "red")
             continue
