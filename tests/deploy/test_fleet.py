@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,16 @@ def test_a_fleet_ends_in_the_same_bits_as_the_simulator(tmp_path: Path, method: 
         assert {key: ours.get(key) for key in same} == {key: theirs.get(key) for key in same}
         for metric, values in theirs["evaluation"].items():  # the simulator adapts clients in a stack to judge them
             assert ours["evaluation"][metric] == pytest.approx(values, rel=1e-6)
+
+
+def test_whoever_follows_the_log_sees_every_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = folder_with(tmp_path)
+    with caplog.at_level(logging.INFO, "flwr"):
+        run = deployed(folder, fleet(folder, 3))
+    found = [text for text in caplog.messages if text.startswith("round ")]
+    assert found[1:3] == ["round 1/3, 3 of 3 replies", "round 2/3, 3 of 3 replies"]
+    accuracy = run.summary["metrics"]["accuracy"]
+    assert found[3].startswith(f"round 3/3, 3 of 3 replies, accuracy {accuracy:.4g}")
 
 
 def test_a_lossy_channel_sends_what_it_counts_and_ends_in_the_same_bits(tmp_path: Path) -> None:

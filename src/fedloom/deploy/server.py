@@ -12,6 +12,7 @@ from fedloom.deploy.executor import Fleet
 from fedloom.deploy.link import Link
 from fedloom.deploy.roster import Roster
 from fedloom.deploy.terms import Terms
+from fedloom.engine.engine import Row
 from fedloom.engine.fleet import Fleet as Simulated
 from fedloom.engine.folder import CONFIG, SUMMARY
 from fedloom.engine.run import Run, train
@@ -43,7 +44,17 @@ def serve(grid: Grid, experiment: Experiment, terms: Terms) -> Run:
     }
     problem, method, label = experiment.problem(), experiment.method, experiment.label
     force = terms.force and not resume
-    return train(problem, method, out=out, config=config, label=label, resume=resume, force=force, **arguments)
+    return train(
+        problem,
+        method,
+        out=out,
+        config=config,
+        label=label,
+        resume=resume,
+        force=force,
+        progress=_tell,
+        **arguments,
+    )
 
 
 def refuse(experiment: Experiment) -> None:
@@ -63,6 +74,15 @@ def refuse(experiment: Experiment) -> None:
                 f"{evaluation.name}: gradients = true compares the clients' gradients, which stay on their devices; "
                 "leave it out"
             )
+
+
+def _tell(row: Row, rounds: int) -> None:
+    """A round is done: a line for those who follow the run's log."""
+    words = [f"round {row['round']}/{rounds}"]
+    if "selected" in row:
+        words.append(f"{row['accepted']} of {row['selected']} replies")
+    words += [f"{name} {values['weighted']:.4g}" for name, values in row.get("evaluation", {}).items()]
+    log.info("%s", ", ".join(words))
 
 
 def _resumes(out: Path, config: dict[str, Any], force: bool) -> bool:
