@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+from typer.testing import CliRunner
 
 import truths
+from fedloom.cli import app
 from fedloom.deploy import Terms
-from fedloom.deploy.federation import Federation
+from fedloom.deploy.federation import HOST, Federation, free_port
 from fedloom.deploy.project import write_app
 from fedloom.deploy.security import make_certificates, make_node_key
 from fedloom.engine import toml
@@ -80,10 +86,10 @@ def federation(tmp_path: Path) -> Federation:
 
 def app_of(folder: Path, method: str, **terms: Any) -> tuple[Path, Path]:
     """The app that runs one of the experiments on three nodes, and where the run will be."""
-    app, out = folder / f"{method}-app", folder / f"{method}-run"
+    place, out = folder / f"{method}-app", folder / f"{method}-run"
     experiment = Experiment.load(truths.written(folder, method))
-    write_app(app, toml.dumps(experiment.resolved()), Terms(out=str(out), nodes=3, **terms))
-    return app, out
+    write_app(place, toml.dumps(experiment.resolved()), Terms(out=str(out), nodes=3, **terms))
+    return place, out
 
 
 def done(federation: Federation, run: int, out: Path) -> dict[str, Any]:
@@ -95,24 +101,26 @@ def done(federation: Federation, run: int, out: Path) -> dict[str, Any]:
 
 
 def history(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    """The rows that are complete."""
+    lines = (out / "history.jsonl").read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def test_one_truth_whatever_happens_to_the_server_and_to_strangers(tmp_path: Path, federation: Federation) -> None:
     with federation:
         for client in range(3):
             federation.start_node(f"node-{client}", client=client, state=str(tmp_path / f"state-{client}"))
-        app, out = app_of(tmp_path, "fedavg", minimum=3)
-        federation.run(app)
+        place, out = app_of(tmp_path, "fedavg", minimum=3)
+        federation.run(place)
         until(lambda: rounds(out) == 1, federation.processes["superlink"])
         federation.kill("superlink")
         federation.start_link()
         _strangers(federation, tmp_path)
-        ends = {"fedavg": done(federation, federation.run(app), out)}
+        ends = {"fedavg": done(federation, federation.run(place), out)}
         _refused(federation)
         for method in ("fedmeta-maml", "aso-fed"):
-            app, out = app_of(tmp_path, method)
-            ends[method] = done(federation, federation.run(app), out)
+            place, out = app_of(tmp_path, method)
+            ends[method] = done(federation, federation.run(place), out)
         assert (out / "report.html").is_file()
     until(lambda: not at_work(tmp_path))
     for method, end in ends.items():
@@ -126,28 +134,76 @@ def test_one_truth_whatever_happens_to_the_server_and_to_strangers(tmp_path: Pat
     assert ends["aso-fed"]["server_steps"] == 6
 
 
-def test_a_node_that_is_killed_at_work_is_named_and_one_that_joins_late_takes_part(
-    tmp_path: Path, federation: Federation
+@pytest.fixture
+def scripts() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts scripts of a project; all that they have started ends with the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(script: Path, *words: str, **environment: str) -> subprocess.Popen[bytes]:
+        own = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", **environment}
+        with open(script.with_suffix(".log"), "ab") as log:
+            command = [str(script), *words]
+            started.append(subprocess.Popen(command, env=own, stdout=log, stderr=log, start_new_session=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and all that it has started at once."""
+    if process.poll() is None:
+        for one in (*psutil.Process(process.pid).children(recursive=True), process):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+    process.wait()
+
+
+def test_the_scripts_of_a_project_run_a_fleet_without_a_node_that_was_killed_and_with_one_that_joins_late(
+    tmp_path: Path, scripts: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
-    app, out = app_of(tmp_path, "scaffold", deadline=20.0)
-    text = (app / "experiment.toml").read_text()
-    (app / "experiment.toml").write_text(text.replace("rounds = 2", "rounds = 5").replace("clients = 3", "clients = 4"))
-    with federation:
-        for client in range(3):
-            federation.start_node(f"node-{client}", client=client, state=str(tmp_path / f"state-{client}"))
-        run = federation.run(app)
-        until(lambda: rounds(out) == 1, federation.processes["superlink"])
-        federation.kill("node-1")
-        federation.start_node("node-3", client=3, state=str(tmp_path / "state-3"))
-        summary = done(federation, run, out)
-    rows = history(out)[1:]
+    names, fleet, port = ("lyon", "oslo", "graz", "bern"), tmp_path / "fleet", str(free_port())
+    words = [word for name in names for word in ("--name", name)]
+    made = CliRunner().invoke(app, ["deploy", "init", str(fleet), *words, "--host", HOST])
+    assert made.exit_code == 0, made.output
+    text = (fleet / "experiment.toml").read_text().replace("rounds = 20", "rounds = 1000")
+    text = text.replace('name = "fedavg"', 'name = "scaffold"') + "\n[evaluation]\nevery = 0\n"
+    (fleet / "experiment.toml").write_text(text)
+
+    def start_node(name: str, rows: np.ndarray[Any, Any]) -> subprocess.Popen[bytes]:
+        """A node in a folder of its own, with what the page on deployment says that it needs."""
+        host = tmp_path / name
+        for part in ("certificates/ca.crt", f"nodes/{name}", "node.sh", "environment.sh"):
+            (host / part).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(fleet / part, host / part)
+        table = np.column_stack([rows, rows.sum(1) > 0])
+        np.savetxt(host / "rows.csv", table, delimiter=",", header="a,b,c,label", comments="", fmt="%g")
+        where = {"SUPERLINK": f"{HOST}:{port}", "NODE_PORT": str(free_port())}
+        return scripts(host / "node.sh", name, str(host / "rows.csv"), **where)
+
+    server = scripts(fleet / "server.sh", HOST=HOST, PORT=port)
+    until(lambda: _listens(int(port)), server)
+    drawn = np.random.default_rng(1).normal(size=(4, 30, 3))
+    nodes = {name: start_node(name, rows) for name, rows in zip(names[:3], drawn[:3], strict=True)}
+    run = scripts(fleet / "run.sh", "--run-config", "nodes=3 deadline=20.0", PORT=port)
+    until(lambda: rounds(fleet / "run") == 1, run)
+    kill(nodes["oslo"])
+    until(lambda: any(row["failed"] for row in history(fleet / "run")[1:]), run)
+    start_node("bern", drawn[3])
+    (first, *_) = (row["round"] for row in history(fleet / "run")[1:] if row["failed"])
+    until(lambda: any(row["accepted"] == 3 for row in history(fleet / "run")[first + 1 :]), run)
+    rows = history(fleet / "run")[1:]
     failures = [text for row in rows for text in row.get("failures", [])]
-    assert failures[0].startswith("client 1 failed in round 2: ")
-    assert all(text.startswith("client 1 ") for text in failures)
+    assert failures[0].startswith(f"client oslo failed in round {first}: ")
+    assert all(text.startswith("client oslo ") for text in failures)
     assert all(row["accepted"] >= 2 for row in rows)
-    assert rows[-1]["accepted"] == 3
-    assert summary["per_client"]["clients"] == [0, 1, 2, 3]
-    assert [value is None for value in summary["per_client"]["loss"]] == [False, True, False, False]
+    assert "client 3 (bern) is on node" in (fleet / "run.log").read_text()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex((HOST, port)) == 0
 
 
 def _strangers(federation: Federation, folder: Path) -> None:
@@ -161,8 +217,6 @@ def _strangers(federation: Federation, folder: Path) -> None:
         "elsewhere": ("--root-certificates", str(other), "--auth-supernode-private-key", str(key)),
         "plain": ("--insecure",),
     }
-    from fedloom.deploy.federation import HOST, free_port
-
     for name, how in ways.items():
         port = ("--host", HOST, "--port", str(free_port()), "--max-retries", "0")
         federation.launch(name, "flower-supernode", "--superlink", federation.address, *how, *port)
