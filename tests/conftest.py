@@ -19,6 +19,14 @@ settings.register_profile("fedloom", deadline=None, derandomize=True, max_exampl
 settings.load_profile("fedloom")
 
 
+_WAITING = ("test_rehearsal.py", "test_ray.py")
+"""Tests that mostly wait for other processes: one worker begins with them, and the others meanwhile compute."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in _WAITING)
+
+
 @pytest.fixture(autouse=True)
 def _global_random_states() -> Iterator[None]:
     ours, numpys, torchs = random.getstate(), np.random.get_state(), torch.get_rng_state()

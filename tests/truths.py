@@ -12,7 +12,7 @@ rounds = 2
 seed = 3
 [data]
 name = "digits"
-clients = 3
+clients = {clients}
 partition = "dirichlet"
 alpha = 0.5
 [model]
@@ -29,20 +29,21 @@ executor = "{executor}"
 {where}
 """
 CASES = {
-    "fedavg": ("linear", "lr = 0.05\nbatch = 16"),
-    "scaffold": ("mlp", "lr = 0.05\nbatch = 16"),
-    "fedmeta-maml": ("mlp", ""),
-    "aso-fed": ("linear", '[schedule]\nname = "async"\n[fleet]\ndelay_up = "uniform:10:100"'),
+    "fedavg": (2, "linear", "lr = 0.05\nbatch = 16"),
+    "scaffold": (3, "mlp", "lr = 0.05\nbatch = 16"),
+    "fedmeta-maml": (2, "mlp", ""),
+    "aso-fed": (2, "linear", '[schedule]\nname = "async"\n[fleet]\ndelay_up = "uniform:10:100"'),
 }
-"""Methods without memory, with it, with support and query sets, and an asynchronous one: their models and settings."""
+"""Methods without memory, with it, with support and query sets, and an asynchronous one: clients, model, settings."""
 SYNCHRONOUS = ("fedavg", "scaffold", "fedmeta-maml")
 
 
 def written(folder: Path, method: str, executor: str = "serial", where: str = "") -> Path:
     """The experiment as a file; ``where`` are further lines of [execution]."""
-    model, more = CASES[method]
+    clients, model, more = CASES[method]
+    said = {"clients": clients, "model": model, "method": method, "more": more, "executor": executor, "where": where}
     path = folder / f"{method}-{executor}.toml"
-    path.write_text(_EXPERIMENT.format(model=model, method=method, more=more, executor=executor, where=where))
+    path.write_text(_EXPERIMENT.format(**said))
     return path
 
 

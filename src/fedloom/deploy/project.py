@@ -90,7 +90,7 @@ def load(node_config: dict) -> tuple[Table, str]:
 _ENVIRONMENT = """\
 # Read by the other scripts: what Flower keeps stays in this folder, it calls nobody, and installs nothing.
 export FLWR_HOME="$PWD/state/flower" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
-export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.1
+export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
 mkdir -p state/flower
 """
 
