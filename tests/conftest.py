@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Iterator
@@ -20,11 +21,20 @@ settings.load_profile("fedloom")
 
 
 _WAITING = ("test_rehearsal.py", "test_ray.py")
-"""Tests that mostly wait for other processes: one worker begins with them, and the others meanwhile compute."""
+"""Tests that mostly wait for other processes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in _WAITING)
+    """A worker begins with the tests of each of these files, and the others meanwhile compute.
+
+    Every worker begins with an equal part of the list, in its order.
+    """
+    parts = {name: [item for item in items if item.path.name == name] for name in _WAITING}
+    rest = [item for item in items if item.path.name not in _WAITING]
+    share = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items[:] = rest
+    for number, part in enumerate(parts.values()):
+        items[number * share : number * share] = part
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ executor = "{executor}"
 """
 CASES = {
     "fedavg": (2, "linear", "lr = 0.05\nbatch = 16"),
-    "scaffold": (3, "mlp", "lr = 0.05\nbatch = 16"),
+    "scaffold": (3, "lenet", "lr = 0.05\nbatch = 16"),
     "fedmeta-maml": (2, "mlp", ""),
     "aso-fed": (2, "linear", '[schedule]\nname = "async"\n[fleet]\ndelay_up = "uniform:10:100"'),
 }

@@ -107,14 +107,6 @@ def test_a_cluster_gives_the_same_bits_as_one_process_and_as_several(method: str
         assert end["metrics"] == ends[0]["metrics"]
 
 
-def test_convolutions_have_the_same_bits_on_a_cluster(workers: Ray) -> None:
-    ends = [
-        train(make_problem("lenet", sizes=(7, 3, 12, 5, 2)), fedloom.Scaffold(batch=4), rounds=3, executor=executor)
-        for executor in (workers, "serial")
-    ]
-    assert ends[0].summary["theta_sha256"] == ends[1].summary["theta_sha256"]
-
-
 def test_workers_and_nodes_that_die_at_work_change_no_bit(cluster: Any) -> None:
     doomed = cluster.add_node(**NODE)
     inner = Ray(cluster.address)
@@ -143,10 +135,13 @@ def test_workers_and_nodes_that_die_at_work_change_no_bit(cluster: Any) -> None:
         cluster.remove_node(doomed, allow_graceful=False)
 
 
-def test_a_task_that_ends_its_worker_again_and_again_is_an_error_that_names_the_clients(workers: Ray) -> None:
+def test_a_task_that_ends_its_worker_again_and_again_is_an_error_that_names_the_clients(
+    workers: Ray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedloom.execution.ray._DEATHS", 2)  # a worker takes seconds to start
     engine = start(make_problem("linear"), Troubled(trouble="die"), executor=workers, stack=3)
     engine.step()
-    with pytest.raises(RunError, match=r"a worker was lost 3 times at the work of clients .*2.*can be resumed"):
+    with pytest.raises(RunError, match=r"a worker was lost 2 times at the work of clients .*2.*can be resumed"):
         engine.step()
     with pytest.raises(RunError, match="workers on Ray were ended"):
         engine.step()
