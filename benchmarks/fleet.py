@@ -55,62 +55,38 @@ def sentence(figures: dict[str, Any]) -> str:
 
 def main() -> None:
     """The server, with nodes in the same process that answer when the server looks for their replies."""
+    sys.path.append(str(Path(__file__).parents[1] / "tests" / "deploy"))
     from flwr.app import Message
-    from flwr.app.message import make_message
-    from flwr.serverapp import Grid
-    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-    from flwr.supercore.task_identity import TaskIdentity
+    from local_grid import LocalGrid, LocalNode
 
     from fedloom.deploy import Terms, serve
-    from fedloom.deploy.node import Node
     from fedloom.experiment import Experiment
 
-    class InThisProcess(Grid):
-        """Messages are answered when somebody asks for the reply, which is made of its bytes as on arrival."""
-
-        def __init__(self, folder: Path) -> None:
-            TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-            self.folder, self.letters = folder, dict[str, Message]()
+    class Late(LocalGrid):
+        """The tests' grid, on which a node answers only when the server looks for its reply, and then forgets."""
 
         def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-            numbers = []
-            for message in messages:
-                numbers.append(str(len(self.letters)))
-                self.letters[numbers[-1]] = message
-            return numbers
+            known = len(letters)
+            letters.extend(messages)
+            return [f"letter {number}" for number in range(known, len(letters))]
 
         def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-            return [self._reply(number) for number in message_ids]
+            for number in message_ids:
+                letter = letters[int(number.split()[1])]
+                (reply,) = super().pull_messages(super().push_messages([letter]))
+                reply.metadata.__dict__["_reply_to_message_id"] = number
+                self.nodes[letter.metadata.dst_node_id].node = None
+                yield reply
 
-        def _reply(self, number: str) -> Message:
-            message = self.letters[number]
-            message.metadata.__dict__["_message_id"] = number
-            message.metadata.__dict__["_src_node_id"] = 0
-            client = message.metadata.dst_node_id - 100
-            answer = Node(self.folder, {"client": client}, message.content).answer(message.content)
-            contents = {key: thing.deflate() for key, thing in get_all_nested_objects(answer).items()}
-            arrived: Any = inflate_object_from_contents(answer.object_id, contents)
-            reply = make_message(Message(arrived, reply_to=message).metadata, content=arrived)
-            reply.metadata.__dict__["_reply_to_message_id"] = number
-            return reply
-
-        def get_node_ids(self) -> Iterable[int]:
-            return range(100, 100 + NODES)
-
-        def _never(self, *_: Any, **__: Any) -> Any:
-            raise NotImplementedError
-
-        set_run = create_message = send_and_receive = get_nodes = _never
-        run = property(_never)
-
+    letters: list[Message] = []
     logging.getLogger("flwr").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "experiment.toml").write_text(EXPERIMENT)
         started = perf_counter()
         terms = Terms(out=str(folder / "run"), nodes=NODES, minimum=NODES)
-        run = serve(InThisProcess(folder), Experiment.load(folder / "experiment.toml"), terms)
+        grid = Late(LocalNode({"client": client}, folder) for client in range(NODES))
+        run = serve(grid, Experiment.load(folder / "experiment.toml"), terms)
     assert run.history[1]["accepted"] == NODES
     assert run.summary["parameters"] == PARAMETERS
     figures = {
