@@ -127,7 +127,7 @@ def test_the_more_the_prior_counts_the_nearer_the_model_stays() -> None:
     prior, far = prior_of(known), []
     for lam in (0.0, 0.03, 0.1, 0.3, 1.0):
         engines = walk(known.problem, ADMMFedMeta(lambda_=lam, rho=0.8), prior=prior)
-        engine = next(e for t, e in enumerate(engines, 1) if t == 400)
+        engine = next(e for t, e in enumerate(engines, 1) if t == 150)
         found = engine.setting.method.report(engine.state, {})
         far.append(float((engine.state["x"] - prior).norm()))
         if lam:
@@ -305,12 +305,12 @@ def test_the_exact_sibling_solves_its_subproblems() -> None:
 
 
 def test_both_find_the_same_model_of_a_smooth_network() -> None:
-    problem = make_problem("linear", dtype=F64, sizes=(7, 4, 12, 5, 6))
+    problem = make_problem("linear", dtype=F64, sizes=(7, 4, 6))
     ends = []
     for method, rounds in (
-        (ADMMFedMeta(rho=0.5, lambda_=0.05, order="exact"), 1500),
-        (ADMMMetaExact(rho=0.2, lambda_=0.05, tolerance=1e-12, most=60), 300),
+        (ADMMFedMeta(rho=0.5, lambda_=0.05, order="exact"), 300),
+        (ADMMMetaExact(rho=0.2, lambda_=0.05, tolerance=1e-12, most=60), 100),
     ):
         engines = walk(problem, method, prior=torch.zeros(problem.model.n, dtype=F64))
         ends.append(next(e for t, e in enumerate(engines, 1) if t == rounds).state["x"])
-    torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-7)
+    torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-8)

@@ -36,7 +36,7 @@ def walk(
 @pytest.mark.parametrize("select", [All(), Uniform(2)])
 def test_the_controls_of_scaffold_tend_to_the_gradients_at_the_optimum(option: Any, select: Selection) -> None:
     known = quadratics()
-    engine = walk(known.problem, Scaffold(lr=0.3, batch=None, steps=4, option=option), 800, select=select)
+    engine = walk(known.problem, Scaffold(lr=0.3, batch=None, steps=4, option=option), 450, select=select)
     best = known.minimiser("uniform")
     gradients = (known.hessians @ (best - known.optima).unsqueeze(-1)).squeeze(-1)
     memory, _ = engine.store.gather(torch.arange(len(gradients)))

@@ -142,7 +142,7 @@ FEDASYNC = Declaration(
             {**_DRIFT, "rho": 0.5, "alpha": 0.2},
             rounds=80,
             tolerance=1e-11,
-            hardships={"late": Exactly(120), "quantised": OnAverage(1200)},
+            hardships={"late": Exactly(120), "quantised": OnAverage(400)},
             not_at=pooled_optimum,
         ),
         Limit(
@@ -166,7 +166,7 @@ FEDASYNC = Declaration(
     one_by_one=True,
 )
 
-_WANDERS = {"sampled": OnAverage(1200), "lost": OnAverage(1200), "late": Exactly(60), "quantised": OnAverage(600)}
+_WANDERS = {"sampled": OnAverage(400), "lost": OnAverage(400), "late": Exactly(60), "quantised": OnAverage(200)}
 
 FEDBUFF = Declaration(
     claims=(
@@ -318,10 +318,10 @@ _VISIT: dict[str, Any] = {"lr": 0.3, "steps": 1}
 _SEVERAL: dict[str, Any] = {"steps": 3, "beta": 0.3}
 _RESET: dict[str, Any] = {**_VISIT, "keep": False}
 _RESET_WANDERS = {
-    "sampled": OnAverage(1500),
-    "lost": OnAverage(1500),
+    "sampled": OnAverage(500),
+    "lost": OnAverage(500),
     "late": Exactly(300),
-    "quantised": OnAverage(900),
+    "quantised": OnAverage(300),
 }
 _COMMON: tuple[Claim, ...] = (
     Taken("a move counts for the rows that its client has now among all rows now", "dw", told),

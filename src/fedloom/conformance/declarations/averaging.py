@@ -107,7 +107,7 @@ WHO_ANSWERS = ("sampled", "lost", "late")
 
 _DRIFT = {"lr": 0.8, "batch": None, "steps": 4}
 _ONE_STEP = {"batch": None, "steps": 1}
-_WANDERS = {"sampled": OnAverage(1200), "lost": OnAverage(1200), "late": Exactly(60), "quantised": OnAverage(600)}
+_WANDERS = {"sampled": OnAverage(400), "lost": OnAverage(400), "late": Exactly(60), "quantised": OnAverage(200)}
 
 FEDAVG = Declaration(
     claims=(

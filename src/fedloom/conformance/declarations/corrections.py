@@ -89,7 +89,7 @@ FEDPROX = Declaration(
             _PROXIMAL,
             100,
             1e-11,
-            {"sampled": OnAverage(500), "lost": OnAverage(500), "late": Exactly(100), "quantised": OnAverage(300)},
+            {"sampled": OnAverage(250), "lost": OnAverage(250), "late": Exactly(100), "quantised": OnAverage(150)},
             optimum,
         ),
         Same("without the proximal term it is FedAvg", classification, {**_BATCHES, "mu": 0.0}, FedAvg(**_BATCHES)),

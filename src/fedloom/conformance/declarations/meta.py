@@ -254,7 +254,7 @@ def unequal_problem() -> Problem:
 
 
 EVERY_HARDSHIP = (*WHO_ANSWERS, "quantised")
-_WANDERS = {"sampled": OnAverage(1200), "lost": OnAverage(1200), "late": Exactly(150), "quantised": OnAverage(600)}
+_WANDERS = {"sampled": OnAverage(400), "lost": OnAverage(400), "late": Exactly(150), "quantised": OnAverage(200)}
 _SHARED = {name: Exactly(400) for name in EVERY_HARDSHIP}
 _MAML: dict[str, Any] = {"alpha": 0.4, "lr": 0.5}
 _SMALL: dict[str, Any] = {"alpha": 0.1, "batch": 3, "inner_steps": 2, "lr": 0.1}
