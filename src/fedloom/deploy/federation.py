@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import httpx
@@ -26,6 +25,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedloom.deploy.security import LOOPBACK, make_certificates, make_node_key
+from fedloom.engine.closing import Closing
 from fedloom.errors import RunError
 
 HOST = LOOPBACK[1]
@@ -40,7 +40,7 @@ _QUIET = {
 }
 
 
-class Federation:
+class Federation(Closing):
     """Processes of Flower on this machine, started by ``with`` and all stopped at its end, whatever happens.
 
     Everything that they write is below ``folder``: certificates, keys, logs, what Flower keeps.
@@ -60,11 +60,6 @@ class Federation:
             self.close()
             raise
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def address(self) -> str:

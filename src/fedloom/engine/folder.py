@@ -7,12 +7,12 @@ import json
 import os
 import re
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from torch import Tensor
 
 from fedloom.engine import checkpoint, lock, store, toml
+from fedloom.engine.closing import Closing
 from fedloom.engine.files import guarded, replacing, write_json
 from fedloom.engine.lock import Lock
 from fedloom.engine.tensorfile import little_endian
@@ -33,7 +33,7 @@ def theta_sha256(vector: Tensor) -> str:
     return hashlib.sha256(little_endian(vector).data).hexdigest()
 
 
-class RunFolder:
+class RunFolder(Closing):
     """The folder of one run, locked against other processes until ``close`` (or the end of this process)."""
 
     def __init__(self, path: Path, held: Lock | None) -> None:
@@ -130,14 +130,6 @@ class RunFolder:
         if self._held is not None:
             self._held.release()
             self._held = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _content(path: Path) -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from fedloom.engine.closing import Closing
 from fedloom.engine.files import guarded, plain, replacing
 from fedloom.errors import RunError
 
@@ -20,7 +20,7 @@ _HEADLINE = "weighted"
 _DIARY = ("jobs", "away")
 
 
-class History:
+class History(Closing):
     """The rows of a run, in memory and, given a path, in a file that always is valid JSON line by line.
 
     Numbers that JSON lacks (NaN, infinities) become null, in memory as in the file, and NaN in the data frame. An
@@ -107,14 +107,6 @@ class History:
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _open(self) -> None:
         if self.path is not None:

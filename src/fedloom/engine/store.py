@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.engine.closing import Closing
 from fedloom.engine.records import Batch, Ints, Part, Places, assemble
 from fedloom.engine.segments import Log
 from fedloom.engine.tables import Tables
@@ -21,7 +20,7 @@ FOLDER = "memory"
 LIMIT = 256 << 20
 
 
-class MemoryStore:
+class MemoryStore(Closing):
     """What every client keeps between rounds, by client id (ids count from 0).
 
     * ``limit_bytes`` bounds the RAM of the memories; only some 16 bytes per client ever seen come on top. The memories
@@ -105,14 +104,6 @@ class MemoryStore:
         self._closed = True
         self._tables = Tables(0, self._log, self._places)
         self._log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _parts(self, ids: Ints) -> Iterator[Part]:
         in_ram = self._places.table[ids] >= 0
