@@ -136,6 +136,29 @@ def test_a_column_that_cannot_be_run_shows_what_was_published_and_why(
     assert told.cells["FedAvg / gone"]["verdict"] == "not run"
 
 
+def test_what_cannot_be_compared_in_a_whole_column_is_said_once(
+    write: Write, reproduce: Reproduce, parts: Parts
+) -> None:
+    columns = parts["column"] + 'not_comparable = "other people"\n' + '[[column]]\nname = "same"\nruns_of = "iid"\n'
+    said = "published = { iid = 50.0, same = 60.0 }\n"
+    late = SECOND.replace("published = { iid = 50.0 }\n", said)
+    told = reproduce(write(parts["head"], columns, parts["row"], said, late), repeats=1)
+    for row in ("FedAvg", "Late"):
+        assert words(told.record, row, "iid").below == ("published 50.00", "not comparable", "1 repeat")
+        assert told.cells[f"{row} / iid"]["why"] == "other people"
+    (first, second) = tables.notes(told.record)
+    assert first == "iid: other people"
+    assert second == "same: neither side has a spread: repeat it with --repeats 2 or more"
+
+
+def test_what_is_said_of_one_cell_wins_over_what_is_said_of_its_column(write: Write, parts: Parts) -> None:
+    column = parts["column"] + 'not_comparable = "other people"\n'
+    row = parts["row"] + 'published = { iid = { value = 60.0, not_comparable = "a misprint" } }\n'
+    (cell,) = read_plan(write(parts["head"], column, row)).cells
+    assert cell.published is not None
+    assert cell.published.not_comparable == "a misprint"
+
+
 def test_a_measure_may_be_the_time_to_the_target(write: Write, reproduce: Reproduce, parts: Parts) -> None:
     head = parts["head"].replace('scale = "percent"', 'reads = "minutes"') + CLOCK
     columns = '[[column]]\nname = "iid"\ntarget = 0.3\n[[column]]\nname = "high"\ntarget = 1.1\n'

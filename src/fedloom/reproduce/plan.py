@@ -128,6 +128,8 @@ class Column:
     """A column whose runs this one reads, by a measure of its own, instead of having any."""
     unavailable: str = ""
     """Why it cannot be run, where that is so: it shows the published values alone."""
+    not_comparable: str = ""
+    """Why what was published cannot be compared with any of its cells, where that is so."""
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,7 @@ class _Reader:
             self.settings.place(grid) or "",
             0 if shown.unavailable else repeats,
             shown.target,
-            self._published(("row", shown_row, "published", shown.name)),
+            self._published(("row", shown_row, "published", shown.name), shown.not_comparable),
             self._measure_of(parts, shown_column, shown_row),
             (left.name, upper.name),
         )
@@ -280,7 +280,8 @@ class _Reader:
             self.faults.add(at, "has a point twice")
         return tuple(full)
 
-    def _published(self, at: Key) -> Published | None:
+    def _published(self, at: Key, not_comparable: str = "") -> Published | None:
+        """What a paper says, and, unless it is said of this value, why that cannot be compared."""
         said = self.settings.get(at)
         if said is None:
             return None
@@ -291,7 +292,7 @@ class _Reader:
         read, wrong = Form.of(Published, "a published value").read(said)
         for what in dict.fromkeys(f"{key} {what}" for key, what in wrong.items()):
             self.faults.add(at, f"cannot be: {what}; write [value, std] or {{value = …, std = …, note = …}}")
-        return None if wrong else Published(**read)
+        return None if wrong else Published(**read | {"not_comparable": read["not_comparable"] or not_comparable})
 
     def _check_cells(self, cells: list[Cell], tuning: Tuning) -> None:
         sizes = {len(cell.points) for cell in cells if cell.points}

@@ -51,10 +51,12 @@ def grids(record: Record) -> list[Grid]:
 def notes(record: Record) -> list[str]:
     """What a reader must know about single cells: failures, divergence, values that cannot be compared and why."""
     found = [f"{column}: {why}" for column, why in record.get("unavailable", {}).items()]
+    whole = _of_whole_columns(record)
+    found += [f"{column}: {why}" for column, why in whole.items()]
     for cell in record["cells"]:
         if cell["error"]:
             found.append(f"{cell['title']} failed: {cell['error']}")
-        if cell["why"]:
+        if cell["why"] and cell["column"] not in whole:
             found.append(f"{cell['title']}: {cell['why']}")
         if cell["at_end"]:
             found.append(f"{cell['title']}: {_tuned(cell)} is an end of its grid, so a wider one might be better")
@@ -67,6 +69,15 @@ def notes(record: Record) -> list[str]:
             if published["note"]:
                 found.append(f"{one['name']} / {column}, published: {published['note']}")
     return found
+
+
+def _of_whole_columns(record: Record) -> dict[str, str]:
+    """Why a column cannot be compared, where it is the same for all that was published of several rows and run."""
+    reasons: dict[str, list[str]] = {}
+    for cell in record["cells"]:
+        if cell["why"] or (cell["published"] and cell["values"]):
+            reasons.setdefault(cell["column"], []).append(cell["why"])
+    return {column: whys[0] for column, whys in reasons.items() if len(whys) > 1 and len(set(whys)) == 1 and whys[0]}
 
 
 def progress(record: Record) -> str:
