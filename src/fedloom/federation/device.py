@@ -17,7 +17,7 @@ from fedloom.federation.kernels import Affine
 from fedloom.federation.meta import Meta, adapted, meta_gradient, meta_steps
 from fedloom.federation.optimisers import Optimiser
 from fedloom.federation.ragged import Span, Window
-from fedloom.federation.randomness import Draw
+from fedloom.federation.randomness import Draw, torch_seeded
 from fedloom.federation.regularisers import Regulariser
 from fedloom.federation.solvers import Inner, meta_prox, prox
 from fedloom.types import Vector
@@ -376,8 +376,7 @@ class Device:
         if self.problem.kernel.stacks:
             yield
             return
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(self.draw.words("dropout", self.clients[which], 1, self._scanned)[0] >> np.uint64(1)))
+        with torch_seeded(int(self.draw.words("dropout", self.clients[which], 1, self._scanned)[0] >> np.uint64(1))):
             yield
 
     def _groups(self, rows: Rows) -> Iterator[tuple[slice, Rows]]:

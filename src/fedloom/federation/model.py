@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedloom.errors import ModelError
+from fedloom.federation.randomness import torch_seeded
 from fedloom.types import Vector
 
 
@@ -64,8 +65,7 @@ class Model:
 
     def built(self, seed: int = 0) -> nn.Module:
         """A new module; the global random state stays as it was, and what is not in θ is the same in each."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+        with torch_seeded(seed):
             module = self.build()
         return copy.deepcopy(module) if module is self.__dict__.get("module") else module  # a user's one object
 
