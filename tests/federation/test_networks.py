@@ -213,6 +213,6 @@ def test_the_networks_of_admm_fedmeta_can_be_had(
     assert (network[-1].in_features, network[-1].out_features) == (flat, outputs)
     assert network(torch.zeros(2, *shape)).shape == (2, outputs)
     weights = torch.cat([p.detach().flatten() for name, p in network.named_parameters() if name.endswith("weight")])
-    assert float(weights.abs().max()) <= 0.2
+    assert float(weights.abs().max()) <= float(torch.tensor(0.2))  # of 32 bits, a little more than 0.2
     assert float(weights.std()) == pytest.approx(0.088, rel=0.02)
     assert all(bool((p == 0.1).all()) for name, p in network.named_parameters() if name.endswith("bias"))
