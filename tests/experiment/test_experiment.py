@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fedloom.engine import toml
+from fedloom.errors import ConfigError
 from fedloom.experiment import Experiment, Shelf
 
 RICH = {
@@ -150,6 +151,18 @@ def test_target_clients_are_judged_too_unless_it_is_said_otherwise() -> None:
 def test_options_of_a_network_without_its_name_are_those_of_an_mlp() -> None:
     model = Experiment.load(None, {"model.hidden": 7, "data.name": "diabetes"}).resolved()["model"]
     assert (model["name"], model["hidden"]) == ("mlp", [7])
+    with pytest.raises(ConfigError, match=r"model\.layers = 2 is no setting of the model 'mlp'.*model\.name"):
+        Experiment.load(None, {"model.layers": 2, "data.name": "diabetes"}).resolved()
+    with pytest.raises(ConfigError, match=r"model\.hiden = 2 is no setting of the model 'mlp'.*did you mean 'hidden'"):
+        Experiment.load(None, {"model.hiden": 2})
+
+
+def test_for_windows_they_are_those_of_an_lstm_if_it_has_them(tmp_path: Path) -> None:
+    settings = {key: value for key, value in windows(tmp_path).items() if key != "model.name"}
+    model = Experiment.load(None, settings).resolved()["model"]
+    assert (model["name"], model["hidden"]) == ("lstm", 4)
+    model = Experiment.load(None, {**settings, "model.hidden": [5, 4]}).resolved()["model"]
+    assert (model["name"], model["hidden"]) == ("mlp", [5, 4])
 
 
 def test_made_data_follow_the_clients_and_the_seed() -> None:

@@ -137,13 +137,22 @@ class ModelPlan:
     loss: str
 
     def settled(self, data: FederatedData) -> ModelPlan:
-        """With a network chosen: lstm for windows, linear for columns, regression and few features, else an mlp."""
+        """With a network chosen: lstm for windows, linear for columns, regression and few features, else an mlp.
+
+        Options without a name are those of an lstm for windows, if it has them, else of an mlp.
+        """
         if self.name is not None:
             return self
         small = data.layout == "features" or data.task == "regression" or data.x[0].numel() < 30
         windows = data.layout == "rows" and data.x.ndim == 3
-        name = "lstm" if windows else "linear" if small else "mlp"
-        return replace(self, name=name, options=network_form(name).read({})[0])
+        if windows and not network_form("lstm").read(self.options)[1]:
+            name = "lstm"
+        else:
+            name = "linear" if small and not self.options else "mlp"
+        read, wrong = network_form(name).read(self.options)
+        for key, what in wrong.items():
+            raise ConfigError(f"model.{key} = {self.options[key]!r} {what}; or name the model: model.name")
+        return replace(self, name=name, options=read)
 
     def resolved(self, loss: str) -> dict[str, Any]:
         """The section with nothing left open."""
@@ -189,11 +198,12 @@ def read_model(values: dict[str, Any], faults: Faults) -> ModelPlan | None:
     loss = values.get("loss", "auto")
     if loss not in (known := ["auto", *LOSSES]):
         faults.add(("model", "loss"), f"is no loss; {hint(str(loss), known)}")
-    name = values.get("name", "mlp" if options else None)
+    name = values.get("name")
     if isinstance(name, str) and ":" in name:
         return ModelPlan(name, options, loss)
-    if name is None:
-        return ModelPlan(None, {}, loss)
+    if name is None:  # until the data are known
+        fits = not network_form("lstm").read(options)[1] or _read(options, ("model",), network_form("mlp"), faults)
+        return ModelPlan(None, options, loss) if fits else None
     if _name({"name": name}, ("model",), NETWORKS, "model (nor your own as module:callable)", faults) is None:
         return None
     read = _read({**options, "name": name}, ("model",), network_form(name), faults)
