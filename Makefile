@@ -26,7 +26,7 @@ test: install
 	$(MAKE) --no-print-directory -j 2 lint pytest
 
 pytest: install
-	$(BIN)/python -m pytest -n 3 --dist worksteal -q
+	$(BIN)/python -m pytest -n 4 --dist worksteal -q
 
 bench: install
 	$(BIN)/python -m benchmarks
