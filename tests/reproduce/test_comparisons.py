@@ -151,6 +151,12 @@ def test_what_cannot_be_compared_in_a_whole_column_is_said_once(
     assert second == "same: neither side has a spread: repeat it with --repeats 2 or more"
 
 
+def test_runs_that_several_columns_read_count_once(write: Write, reproduce: Reproduce, parts: Parts) -> None:
+    columns = parts["column"] + '[[column]]\nname = "same"\nruns_of = "iid"\n'
+    told = reproduce(write(parts["head"], columns, parts["row"], SECOND), repeats=1)
+    assert tables.progress(told.record) == "2 of 2 runs done"
+
+
 def test_what_is_said_of_one_cell_wins_over_what_is_said_of_its_column(write: Write, parts: Parts) -> None:
     column = parts["column"] + 'not_comparable = "other people"\n'
     row = parts["row"] + 'published = { iid = { value = 60.0, not_comparable = "a misprint" } }\n'

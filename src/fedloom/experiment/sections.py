@@ -150,7 +150,8 @@ class ModelPlan:
         else:
             name = "linear" if small and not self.options else "mlp"
         read, wrong = network_form(name).read(self.options)
-        for key, what in wrong.items():
+        if wrong:
+            key, what = next(iter(wrong.items()))
             raise ConfigError(f"model.{key} = {self.options[key]!r} {what}; or name the model: model.name")
         return replace(self, name=name, options=read)
 

@@ -28,7 +28,7 @@ def torch_seeded(seed: int) -> Iterator[None]:
     """Torch's own generator, from which modules draw, at this seed; then it is where it was.
 
     ``torch.manual_seed`` would also keep a call, with its stack trace, for every kind of device that is not in use:
-    milliseconds, and memory that is never given back.
+    that takes a hundred times as long, and memory that is never given back.
     """
     before = torch.default_generator.get_state()
     torch.default_generator.manual_seed(seed & _MASK >> 1)

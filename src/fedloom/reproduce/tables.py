@@ -81,8 +81,13 @@ def _of_whole_columns(record: Record) -> dict[str, str]:
 
 
 def progress(record: Record) -> str:
-    """How far it is, in a line."""
-    done, wanted = (sum(cell[key] for cell in record["cells"]) for key in ("done", "wanted"))
+    """How far it is, in a line; the runs that several cells read count once."""
+    readers = {
+        key: {table["name"] for table in record["settings"].get(key, ()) if "runs_of" in table}
+        for key in ("row", "column")
+    }
+    cells = [cell for cell in record["cells"] if not any(cell[key] in names for key, names in readers.items())]
+    done, wanted = (sum(cell[key] for cell in cells) for key in ("done", "wanted"))
     return f"{done:,} of {plural(wanted, 'run')} done"
 
 
