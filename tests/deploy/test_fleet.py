@@ -349,6 +349,12 @@ def test_a_round_that_is_void_waits_for_nodes_that_come_back(tmp_path: Path) -> 
     assert looks > 3
 
 
+def test_nodes_that_came_while_the_server_looked_for_them_are_there_however_long_it_took(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path)
+    run = deployed(folder, fleet(folder, 3), wait=1e-9)  # over before the first look is
+    assert run.summary["theta_sha256"] == simulated(folder).summary["theta_sha256"]
+
+
 def test_nodes_that_do_not_fit_together_are_named(tmp_path: Path) -> None:
     folder = folder_with(tmp_path)
     other = folder_with(tmp_path / "other", more="")

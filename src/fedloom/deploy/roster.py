@@ -60,16 +60,20 @@ class Roster:
     def gather(self, wanted: int, seconds: float) -> None:
         """Waits until so many clients are there, and gives them their numbers."""
         until = time.monotonic() + seconds
-        while len(self.here()) + len(self._new) < wanted:
-            self._look()
+        while (there := self._there()) < wanted:
             if time.monotonic() >= until:
                 why = "".join(f"; {text}" for text in self.strangers.values())
                 raise RunError(
-                    f"{len(self.here()) + len(self._new)} of {wanted} nodes came within {seconds:g} seconds{why}; "
+                    f"{there} of {wanted} nodes came within {seconds:g} seconds{why}; "
                     "start the others, or ask for fewer (nodes, minimum)"
                 )
             self.link.pause()
         self._number()
+
+    def _there(self) -> int:
+        """How many nodes are there, with those who have just said who they are."""
+        self._look()
+        return len(self.here()) + len(self._new)
 
     def here(self) -> list[int]:
         """The clients whose nodes are there now."""
