@@ -49,6 +49,19 @@ def test_what_users_write(text: object, expected: Distribution) -> None:
     assert Distribution.parse(text) == expected
 
 
+@given(
+    how=st.sampled_from(["7", "uniform:10:100", "lognormal:500:1", "exponential:3"]),
+    seed=st.integers(0, 2**63),
+    clients=st.lists(st.one_of(st.integers(0, 5000), st.integers(2**20 - 2, 2**20 + 2), st.integers(0, 2**40))),
+)
+def test_a_number_that_a_client_keeps_is_the_one_that_it_would_draw(how: str, seed: int, clients: list[int]) -> None:
+    ids = np.array(clients, dtype=np.int64)
+    found = Distribution.parse(how).kept(seed, "speed", ids)
+    np.testing.assert_allclose(found, Distribution.parse(how).of(Draw(seed), "speed", ids), rtol=1e-15)
+    for i, client in enumerate(clients):  # alone as among others: a client's time does not depend on its company
+        assert Distribution.parse(how).kept(seed, "speed", ids[i : i + 1]) == pytest.approx(found[i], rel=1e-15), client
+
+
 def test_short_numbers_are_written_short() -> None:
     assert str(constant(5)) == "5"
     assert str(Distribution("uniform", 10, 100)) == "uniform:10:100"

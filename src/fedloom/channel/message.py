@@ -29,8 +29,8 @@ def deserialise(data: bytes) -> Message:
 
 def payload(message: Message, *, stacked: bool = False) -> int:
     """Bytes of one client's message; of a stack's message, the bytes of one client in it."""
-    signature = tuple((key, v.dtype, tuple(v.shape[1:] if stacked else v.shape)) for key, v in message.items())
-    return _size(signature)
+    signature = [(key, v.dtype, v.shape[1:] if stacked else v.shape) for key, v in message.items()]
+    return _size(tuple(signature))
 
 
 @lru_cache(maxsize=4096)

@@ -117,8 +117,9 @@ class Staggered(Engine):
         jobs = sorted(self.buffer, key=lambda job: job.client) if len(self.buffer) > 1 else self.buffer
         self.buffer = []
         steps = self.clocks.server_steps
-        told = [[job.client for job in jobs], [job.rows[1] for job in jobs], [steps - job.version for job in jobs]]
-        clients, sizes, staleness = torch.from_numpy(np.array(told)).unbind()
+        clients = torch.from_numpy(np.array([job.client for job in jobs]))
+        sizes = torch.from_numpy(np.array([job.rows[1] for job in jobs]))
+        staleness = torch.from_numpy(np.array([steps - job.version for job in jobs]))
         replies = Replies(clients, sizes, columns_of([job.sent or {} for job in jobs]), staleness)
         self.state = self.setting.method.server(self.state, replies, self.context(steps))
         self.clocks.server_steps = steps + 1
@@ -220,9 +221,10 @@ class Arrivals(Staggered):
         if not self.flight and not self.waiting:
             self._fill(tally)
         while tally.ended < self.concurrency:
-            if self.waiting and self.earliest <= self._next():
+            now = self._next()
+            if self.waiting and self.earliest <= now:
                 tally.failures += self._compute()
-            elif math.isinf(now := self._next()):
+            elif now == math.inf:
                 raise gone_for_good(self.now, len(self.candidates))
             elif now > self.until:
                 self.clocks.simulated_seconds = self.until
@@ -242,9 +244,9 @@ class Arrivals(Staggered):
 
     def _take_in(self, tally: Tally) -> None:
         """The replies of this instant; the server takes a step for each full buffer of them."""
-        now, ended = self.now, []
-        while self.flight and self.flight[0][0] == now:
-            ended.append(heapq.heappop(self.flight)[2])
+        now, flight, ended = self.now, self.flight, []
+        while flight and flight[0][0] == now:
+            ended.append(heapq.heappop(flight)[2])
         self.take(ended, tally)
 
     def _fill(self, tally: Tally) -> None:

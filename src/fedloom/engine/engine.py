@@ -222,7 +222,9 @@ class Engine(ABC):
             task["drop"] = setting.on_error == "drop"
             columns = {"effort": effort, "budget": budget, "delay": delay}
             task |= {key: column[stack] for key, column in columns.items() if column is not None}
-            task |= {"unicast": {key: value[stack] for key, value in call.own.items()}} if call.own else {}
+            if call.own:
+                places = torch.from_numpy(stack)
+                task["unicast"] = {key: value[places] for key, value in call.own.items()}
             task |= self._streamed(call, stack, test=function == "client")
             tasks.append(task | self._remembered(clients[stack]))
         return stacks, tasks
@@ -424,6 +426,8 @@ class Engine(ABC):
         """What the server has for these clients now: for all, for each (columns), and the bytes of it for each."""
         method, ids = self.setting.method, torch.from_numpy(clients)
         received, own = method.broadcast(self.state, ids), method.unicast(self.state, ids)
+        if not own:
+            return received, own, payload(received)
         alone = {key: value.new_empty(value.shape[1:]) for key, value in own.items()}
         return received, own, payload({**received, **alone})
 

@@ -165,13 +165,17 @@ class Fleet:
 
     def travel(self, clients: Ints, seed: int, down: int | Ints, up: int | Ints, round: int = 0) -> Floats:
         """Seconds that a client's two messages take."""
-        fixed, draw = Draw(seed), Draw(seed, round if self.redraw else 0)
-        there = self.delay_down.of(draw, "delay_down", clients) + down / self.bandwidth_down.of(fixed, "down", clients)
-        return there + self.delay_up.of(draw, "delay_up", clients) + up / self.bandwidth_up.of(fixed, "up", clients)
+        there = self._delay("delay_down", clients, seed, round) + down / self.bandwidth_down.kept(seed, "down", clients)
+        back = self._delay("delay_up", clients, seed, round)
+        return there + back + up / self.bandwidth_up.kept(seed, "up", clients)
+
+    def _delay(self, which: Literal["delay_down", "delay_up"], clients: Ints, seed: int, round: int) -> Floats:
+        how: Distribution = getattr(self, which)
+        return how.of(Draw(seed, round), which, clients) if self.redraw else how.kept(seed, which, clients)
 
     def pace(self, clients: Ints, seed: int, round: int) -> Floats:
         """Gradient evaluations a second of each client in this round."""
-        speed = self.speed.of(Draw(seed), "speed", clients)
+        speed = self.speed.kept(seed, "speed", clients)
         if self.jitter == 0:
             return speed
         return np.asarray(speed * np.exp(self.jitter * Draw(seed, round).normal("jitter", clients, 1)[:, 0]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
@@ -11,6 +12,8 @@ import numpy.typing as npt
 from pydantic import BeforeValidator, PlainSerializer
 
 from fedloom.federation.randomness import Draw
+
+_LOOKED_UP = 1 << 20  # clients above that draw their numbers anew, which takes longer and no memory
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -65,6 +68,18 @@ class Distribution:
             return np.asarray(self.a * np.exp(self.b * draw.normal(purpose, clients, 1)[:, 0]))
         u = draw.uniform(purpose, clients, 1)[:, 0]
         return self.a + (self.b - self.a) * u if self.kind == "uniform" else -self.a * np.log1p(-u)
+
+    def kept(self, seed: int, purpose: str, clients: Ints) -> Floats:
+        """Each client's number that it keeps for the whole run: drawn once for all of them, and looked up."""
+        if self.kind == "constant" or len(clients) == 0 or (last := int(clients.max())) >= _LOOKED_UP:
+            return self.of(Draw(seed), purpose, clients)
+        found: Floats = _table(self, seed, purpose, 1 << last.bit_length())[clients]
+        return found
+
+
+@lru_cache(maxsize=16)
+def _table(how: Distribution, seed: int, purpose: str, count: int) -> Floats:
+    return how.of(Draw(seed), purpose, np.arange(count))
 
 
 Varied = Annotated[Distribution, BeforeValidator(Distribution.parse), PlainSerializer(str)]
