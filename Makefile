@@ -25,8 +25,8 @@ lint: install
 test: install
 	$(MAKE) --no-print-directory -j 2 lint pytest
 
-pytest: install
-	$(BIN)/python -m pytest -n 4 --dist worksteal -q
+pytest: install  # four processes share the cores: none of them, nor what they start, needs threads of its own
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist worksteal -q
 
 bench: install
 	$(BIN)/python -m benchmarks

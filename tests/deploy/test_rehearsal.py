@@ -38,7 +38,7 @@ def until(what: Callable[[], bool], process: subprocess.Popen[bytes] | None = No
     while not what():
         assert time.monotonic() < end, "it never came true"
         assert process is None or process.poll() is None, "the process ended before"
-        time.sleep(0.1)
+        time.sleep(0.5)  # every look at a run is work for its SuperLink
 
 
 def rounds(run: Path) -> int:
@@ -118,9 +118,8 @@ def test_one_truth_whatever_happens_to_the_server_and_to_strangers(tmp_path: Pat
         _strangers(federation, tmp_path)
         ends = {"fedavg": done(federation, federation.run(place), out)}
         _refused(federation)
-        for method in ("fedmeta-maml", "aso-fed"):
-            place, out = app_of(tmp_path, method)
-            ends[method] = done(federation, federation.run(place), out)
+        place, out = app_of(tmp_path, "aso-fed")
+        ends["aso-fed"] = done(federation, federation.run(place), out)
         assert (out / "report.html").is_file()
     until(lambda: not at_work(tmp_path))
     for method, end in ends.items():
