@@ -262,7 +262,7 @@ class Arrivals(Staggered):
             window, theta = self.online.windows(ids, now), self.judging()
         received, columns, down = self.sent(ids)
         for i, (client, own) in enumerate(zip(clients, rows_of(columns, len(clients)), strict=True)):
-            rows = (0, int(self.counts[client])) if window is None else (int(window[0][i]), int(window[1][i]))
+            rows = (0, self.counts.item(client)) if window is None else (int(window[0][i]), int(window[1][i]))
             job = Job(client, now, steps, down, received, own, rows, theta)
             job.ends = now + self._least(job)
             self.waiting.append(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,11 +224,10 @@ def _beside(column: Tensor, moved: Tensor, width: int) -> Tensor:
 
 def finite_rows(rows: Tensor) -> Tensor:
     """Whether all numbers of each row are finite."""
-    if not rows.is_floating_point():
-        return torch.ones(len(rows), dtype=torch.bool)
     # A sum is finite only if all its terms are: one pass, no mask of the whole message. Large terms may overflow it.
-    finite = torch.isfinite(rows.sum(1))
-    return finite if bool(finite.all()) else torch.isfinite(rows).all(1)
+    if not rows.is_floating_point() or math.isfinite(rows.sum().item()):
+        return torch.ones(len(rows), dtype=torch.bool)
+    return torch.isfinite(rows).all(1)
 
 
 def one_client(task: Task, i: int) -> Task:
