@@ -252,3 +252,33 @@ def test_rows_may_be_whole_numbers_such_as_words(dtype: torch.dtype) -> None:
     assert y.dtype == dtype
     assert torch.isfinite(y).all()
     assert problem.device([0, 4]).grad(theta).shape == (2, problem.model.n)
+
+
+class Viewing(nn.Module):
+    """As in many tutorials: ``view`` on what the convolutions give, which only the usual layout allows."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.convolution, self.head = nn.Conv2d(channels, 4, 3), nn.Linear(4 * 36, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.convolution(x)).view(len(x), -1))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("viewing", [False, True])
+def test_images_are_laid_out_as_the_network_is_quickest_or_as_it_needs_them(channels: int, viewing: bool) -> None:
+    network = nn.Sequential(nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
+    data = make_data(shape=(channels, 8, 8))
+    problem = Problem(data, Model(lambda: Viewing(channels) if viewing else network), dtype=torch.float64)
+    laid_out = problem.model.laid_out(problem.x)
+    assert torch.equal(laid_out, problem.x)
+    assert laid_out.stride(1) == (64 if viewing else 1)
+    theta = problem.model.init(0, torch.float64).requires_grad_()
+    device = problem.device([1])
+    rows = problem.data.splits["train"][1]
+    module = problem.model.built().double()
+    out = functional_call(module, problem.model.views(theta), (problem.x[rows].contiguous(),))
+    torch.testing.assert_close(problem.model(theta, problem.x[rows]), out)
+    loss = nn.functional.cross_entropy(out, problem.y[rows])
+    torch.testing.assert_close(device.grad(theta.detach())[0], torch.autograd.grad(loss, theta)[0])

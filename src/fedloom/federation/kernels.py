@@ -200,7 +200,7 @@ class ModuleKernel(Kernel):
     stacks = False
 
     def __init__(self, model: Model, loss: Loss, dtype: torch.dtype) -> None:
-        self.loss = loss
+        self.loss, self.laid_out = loss, model.laid_out
         self.module = model.built().to(dtype).train()
         self.flat = torch.zeros(model.n, dtype=dtype)
         self.parameters: list[Tensor] = list(trainable(self.module))
@@ -261,10 +261,8 @@ class ModuleKernel(Kernel):
             torch._foreach_sub_(self.parameters, list(gradients))
 
     def _backward(self, x: Tensor, y: Tensor, weight: float | Tensor, graph: bool = False) -> tuple[Tensor, ...]:
-        if x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)  # convolutions on a CPU are quicker so
         with torch.enable_grad():
-            total = (self.loss.rows(self.module(x), y) * weight).sum()
+            total = (self.loss.rows(self.module(self.laid_out(x)), y) * weight).sum()
             return torch.autograd.grad(total, self.parameters, materialize_grads=True, create_graph=graph)
 
 
