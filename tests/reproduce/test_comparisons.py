@@ -155,6 +155,7 @@ def test_runs_that_several_columns_read_count_once(write: Write, reproduce: Repr
     columns = parts["column"] + '[[column]]\nname = "same"\nruns_of = "iid"\n'
     told = reproduce(write(parts["head"], columns, parts["row"], SECOND), repeats=1)
     assert tables.progress(told.record) == "2 of 2 runs done"
+    assert [line.partition(",")[0] for line in told.lines] == ["[1/2] FedAvg / iid", "[2/2] Late / iid"]
 
 
 def test_what_is_said_of_one_cell_wins_over_what_is_said_of_its_column(write: Write, parts: Parts) -> None:

@@ -70,11 +70,12 @@ class Reproduction:
         try:
             self._check_places()
             self.save()
-            number, total = 0, sum(len(cell.points) + cell.repeats for cell in self.chosen)
+            total, met = len({place for cell in self.chosen for place in cell.places}), set[Path]()
             for cell in self.chosen:
                 for job in self._jobs(cell):
-                    number += 1
-                    self._do(job, f"[{number}/{total}] {job.title}", watch, tell)
+                    known = job.place in met  # a run that another cell has read already
+                    met.add(job.place)
+                    self._do(job, f"[{len(met)}/{total}] {job.title}", watch, _silent if known else tell)
                     self.save()
         finally:
             lock.release()
@@ -255,6 +256,10 @@ def _fingerprint(cell: Cell) -> str:
 def _why_missing(outcomes: Sequence[Outcome]) -> str:
     """Why none of these runs has a value, if so."""
     return "every repeat diverged" if all(outcome.diverged for outcome in outcomes) else "no repeat reached the target"
+
+
+def _silent(line: str) -> None:
+    """Tells nothing."""
 
 
 def _said(error: Exception) -> str:
