@@ -11,6 +11,7 @@ from conformance.own_methods import CONTROLLED, ELABORATE, Controlled, Elaborate
 from fedloom.conformance import (
     DECLARATIONS,
     KINDS,
+    Around,
     Invariant,
     Limit,
     Outcome,
@@ -86,8 +87,9 @@ def test_a_distance_that_is_not_finite_becomes_null() -> None:
     assert outcome.value is None
 
 
-def test_an_invariant_that_is_not_a_number_fails() -> None:
-    claim = Invariant("nonsense", lambda: quadratics().problem, lambda walk: float("nan"), rounds=1)
+@pytest.mark.parametrize("kind", [Invariant, Around])
+def test_a_measure_of_every_round_that_is_not_a_number_fails(kind: type[Invariant] | type[Around]) -> None:
+    claim = kind("nonsense", lambda: quadratics().problem, lambda *seen: float("nan"), rounds=1)
     (outcome,) = check_method("mine", FedAvg, [claim], ["known-answer"])
     assert not outcome.passed
 

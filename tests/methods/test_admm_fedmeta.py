@@ -16,14 +16,8 @@ from torch import Tensor
 
 from fedloom.conformance import classification, quadratics
 from fedloom.conformance.declarations.averaging import unequal_quadratics
-from fedloom.conformance.declarations.meta import (
-    adaptation,
-    adapted_quadratic,
-    prior_of,
-    quadratic,
-    regularised_optimum,
-    shares,
-)
+from fedloom.conformance.declarations.meta import adaptation, adapted_quadratic, quadratic
+from fedloom.conformance.declarations.meta_admm import prior_of, regularised_optimum, shares
 from fedloom.conformance.problems import Known, logistic
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.rounds import Rounds

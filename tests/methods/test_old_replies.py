@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedloom.conformance.declarations.meta import regularised_optimum
+from fedloom.conformance.declarations.meta_admm import regularised_optimum
 from fedloom.conformance.declarations.vertical import ridge
 from fedloom.conformance.problems import quadratics, vertical
 from fedloom.methods import ADMM, REGISTER, ADMMFedMeta, ADMMMetaExact, FedAvg, Method, Scaffold, SharingADMM

@@ -28,7 +28,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fedloom.conformance.answers import Exactly, Invariant, Limit, OnAverage, Path, Same, Sense
+from fedloom.conformance.answers import Around, Exactly, Invariant, Limit, OnAverage, Path, Same, Sense
 from fedloom.conformance.checks import CHECKS
 from fedloom.conformance.claims import HARDSHIPS, IDEAL, Claim, Declaration, Finding, Hardship, Subject
 from fedloom.conformance.declarations import DECLARATIONS
@@ -50,6 +50,7 @@ __all__ = [
     "DECLARATIONS",
     "HARDSHIPS",
     "KINDS",
+    "Around",
     "Claim",
     "Declaration",
     "Exactly",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedloom.conformance.answers import Exactly, Invariant, Limit, Path
 from fedloom.conformance.claims import Declaration
-from fedloom.conformance.declarations.averaging import optimum, unequal_quadratics
+from fedloom.conformance.declarations.averaging import optimum, unequal_problem, unequal_quadratics
 from fedloom.conformance.drive import Walk, apart, recall
 from fedloom.conformance.problems import Known, least_squares, logistic, quadratics
 from fedloom.federation.problem import Problem
@@ -125,11 +125,6 @@ def residuals(after: int) -> Callable[[Walk], float]:
         return float(max(walk.state["primal"], walk.state["dual"])) if walk.clocks.round >= after else 0.0
 
     return size
-
-
-def unequal_problem() -> Problem:
-    """The problem without its answers."""
-    return unequal_quadratics().problem
 
 
 _STANDS = ("sampled", "lost", "quantised")

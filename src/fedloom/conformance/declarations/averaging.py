@@ -14,12 +14,18 @@ from fedloom.conformance.claims import Declaration
 from fedloom.conformance.drive import Walk
 from fedloom.conformance.problems import Known, agreeing, classification, least_squares, logistic, quadratics
 from fedloom.engine.fleet import Distribution, Fleet
+from fedloom.federation.problem import Problem
 from fedloom.methods import FedSGD
 
 
 def unequal_quadratics() -> Known:
     """Quadratics of clients with unequal sizes."""
     return quadratics(unequal=True)
+
+
+def unequal_problem() -> Problem:
+    """The problem without its answers."""
+    return unequal_quadratics().problem
 
 
 def optimum(known: Known, method: Any) -> Tensor:
