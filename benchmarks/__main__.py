@@ -101,8 +101,9 @@ def main() -> None:
             console.print(f"{methods_cost.NAME} on {name}: {methods_cost.TITLE}", style="dim")
             costs[name] = methods_cost.race(name, share, block_seconds)
     others = {name: run(chosen.quick, block_seconds) for name, (run, _) in OTHERS.items() if name in chosen.only}
-    measured = {**figures, methods_cost.NAME: costs, **others}
-    written = {**measured, "start_seconds": start, "busy_percent_before": busy}
+    measured = {**figures, **({methods_cost.NAME: costs} if costs else {}), **others}
+    earlier = json.loads(chosen.out.read_text()) if chosen.out.is_file() else {}  # what is not measured now stays
+    written = {**earlier, **measured, "start_seconds": start, "busy_percent_before": busy}
     chosen.out.write_text(json.dumps(written, indent=2) + "\n")
     if figures:
         console.print(table(figures))
