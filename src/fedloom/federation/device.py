@@ -13,13 +13,13 @@ from torch import Tensor
 
 from fedloom.federation import parties
 from fedloom.federation.batches import Plan, Rows, Step, evaluations_of, steps_of
-from fedloom.federation.kernels import Affine
 from fedloom.federation.meta import Meta, adapted, meta_gradient, meta_steps
 from fedloom.federation.optimisers import Optimiser
 from fedloom.federation.ragged import Span, Window
 from fedloom.federation.randomness import Draw, torch_seeded
 from fedloom.federation.regularisers import Regulariser
 from fedloom.federation.solvers import Inner, meta_prox, prox
+from fedloom.federation.walk import Walk
 from fedloom.types import Vector
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Device:
         else:
             local = np.minimum(np.arange(width), np.maximum(sizes[:, None] - 1, 0))
             flat = torch.from_numpy(local + span.starts[:, None])
-            x, y = self._take(owned.resolve(flat.clamp_(max=int(owned.offsets[-1]) - 1)))
+            x, y = self.problem.take(owned.resolve(flat.clamp_(max=int(owned.offsets[-1]) - 1)))
             counts = torch.from_numpy(sizes)
             own = (torch.arange(width) < counts[:, None]).to(self.problem.dtype)
             rows = Rows(x, y, own / counts[:, None].clamp(min=1))
@@ -264,7 +264,7 @@ class Device:
 
         start = theta.detach().expand(len(sizes), -1)
         y = self.problem.kernel.bind(start[order] if sort else start.clone(memory_format=torch.contiguous_format))
-        walk = _Walk(self, y, sorted_(lr), (sorted_(pull[0]), sorted_(pull[1])) if pull else None, sorted_(shift))
+        walk = Walk(self, y, sorted_(lr), (sorted_(pull[0]), sorted_(pull[1])) if pull else None, sorted_(shift))
         with torch.no_grad(), self._dropout():
             if optimiser is None and direction is None:
                 walk.plain(plan)
@@ -414,99 +414,15 @@ class Device:
         counts = torch.zeros(len(self.clients), dtype=torch.int64)
         counts[who] = width if step.counts is None else step.counts
         own = (torch.arange(width) < counts[:, None]).to(self.problem.dtype)
-        rows = Rows(*self._take(taken), own / counts[:, None].clamp(min=1))
+        rows = Rows(*self.problem.take(taken), own / counts[:, None].clamp(min=1))
         return rows if self.stacked else Rows(rows.x[0], rows.y[0], rows.weight[0])
 
     def _expand(self, theta: Vector, rows: Rows) -> Vector:
         return theta.expand(len(rows.x), -1) if self.stacked and theta.dim() == 1 else theta
 
-    def _take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """x and y at row numbers of any shape."""
-        flat = rows.reshape(-1)
-        x, y = self.problem.x, self.problem.y
-        return (
-            x.index_select(0, flat).view(*rows.shape, *x.shape[1:]),
-            y.index_select(0, flat).view(*rows.shape, *y.shape[1:]),
-        )
-
     def _column(self, values: npt.NDArray[np.int64] | Floats) -> Tensor:
         column = torch.from_numpy(values).to(self.problem.dtype)
         return column[:, None] if self.stacked else column[0]
-
-
-class _Walk:
-    """The local steps of ``Device.sgd``: the data of each step, and the two ways to take it."""
-
-    def __init__(
-        self,
-        device: Device,
-        y: Vector,
-        lr: float | Tensor,
-        pull: tuple[float | Tensor, Vector] | None,
-        shift: Vector | None,
-    ) -> None:
-        if pull is not None and isinstance(pull[0], Tensor) and pull[0].dim() == 0:
-            pull = (float(pull[0]), pull[1])
-        self.device, self.y, self.lr, self.pull, self.shift = device, y, lr, pull, shift
-        self.last: tuple[Step, Tensor, Tensor] | None = None
-
-    def plain(self, plan: Plan) -> None:
-        kernel, affine = self.device.problem.kernel, self._affine()
-        at = self.y
-        for self.device.step, step in enumerate(plan, 1):
-            if step.active < len(at):
-                at = self.y[: step.active]
-            x, y = self._data(step)
-            kernel.step(at, x, y, self._weight(step, self.lr), affine)
-
-    def free(
-        self, plan: Plan, optimiser: Optimiser | None, direction: Callable[[Vector, Vector], Vector] | None
-    ) -> None:
-        kernel = self.device.problem.kernel
-        slots = optimiser.slots(self.y) if optimiser is not None else []
-        for count, step in enumerate(plan, 1):
-            self.device.step = count
-            at, a = self.y[: step.active], step.active
-            x, y = self._data(step)
-            g = kernel.gradient(at, x, y, self._weight(step, 1.0))
-            if self.pull is not None:
-                g.add_(_head(self.pull[0], a) * (at - _head(self.pull[1], a)))
-            if self.shift is not None:
-                g.add_(_head(self.shift, a))
-            if direction is not None:
-                g = direction(at, g)
-            if optimiser is not None:
-                optimiser.step(at, g, _head(self.lr, a), [slot[:a] for slot in slots], count)
-            else:
-                at.sub_(_head(self.lr, a) * g)
-
-    def _data(self, step: Step) -> tuple[Tensor, Tensor]:
-        if self.last is None or self.last[0] is not step:  # full-batch steps come back with the same object
-            self.last = (step, *self.device._take(step.rows))
-        return self.last[1], self.last[2]
-
-    def _weight(self, step: Step, lr: float | Tensor) -> float | Tensor:
-        """What each row counts for: lr/(rows of the batch), 0 for padding."""
-        if step.counts is None and not isinstance(lr, Tensor):
-            return lr / step.rows.shape[1]
-        width = step.rows.shape[1]
-        counts = torch.full((step.active,), width) if step.counts is None else step.counts
-        weight = (torch.arange(width) < counts[:, None]).to(self.y.dtype) / counts[:, None]
-        return weight * _head(lr, step.active)
-
-    def _affine(self) -> Affine | None:
-        if self.pull is None and self.shift is None:
-            return None
-        if self.pull is None:
-            return Affine(1.0, -self.lr * self.shift if self.shift is not None else 0.0)
-        mu, x0 = self.pull
-        add = self.lr * mu * x0
-        return Affine(1.0 - self.lr * mu, add if self.shift is None else add - self.lr * self.shift)
-
-
-def _head(value: float | Tensor, active: int) -> float | Tensor:
-    """The part for the clients still at work, of a value that may be one for all."""
-    return value[:active] if isinstance(value, Tensor) and value.dim() == 2 else value
 
 
 def _plus(total: Vector | None, who: slice, part: Vector, clients: int) -> Vector:

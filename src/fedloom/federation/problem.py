@@ -66,6 +66,14 @@ class Problem:
         """The labels of all rows."""
         return self.data.y
 
+    def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """x and y at row numbers of any shape."""
+        flat, x, y = rows.reshape(-1), self.x, self.y
+        return (
+            x.index_select(0, flat).view(*rows.shape, *x.shape[1:]),
+            y.index_select(0, flat).view(*rows.shape, *y.shape[1:]),
+        )
+
     def with_pool(self) -> Problem:
         """The same problem with one more client that holds all sources' training rows (for central training)."""
         return self.on(self.data.with_pool())

@@ -1,0 +1,92 @@
+"""The local steps of clients, in stacks: the data of each step, and the two ways to take it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedloom.federation.batches import Plan, Step
+from fedloom.federation.kernels import Affine
+from fedloom.federation.optimisers import Optimiser
+from fedloom.types import Vector
+
+if TYPE_CHECKING:
+    from fedloom.federation.device import Device
+
+
+class Walk:
+    """The local steps of ``Device.sgd``: the data of each step, and the two ways to take it."""
+
+    def __init__(
+        self,
+        device: Device,
+        y: Vector,
+        lr: float | Tensor,
+        pull: tuple[float | Tensor, Vector] | None,
+        shift: Vector | None,
+    ) -> None:
+        if pull is not None and isinstance(pull[0], Tensor) and pull[0].dim() == 0:
+            pull = (float(pull[0]), pull[1])
+        self.device, self.y, self.lr, self.pull, self.shift = device, y, lr, pull, shift
+        self.last: tuple[Step, Tensor, Tensor] | None = None
+
+    def plain(self, plan: Plan) -> None:
+        kernel, affine = self.device.problem.kernel, self._affine()
+        at = self.y
+        for self.device.step, step in enumerate(plan, 1):
+            if step.active < len(at):
+                at = self.y[: step.active]
+            x, y = self._data(step)
+            kernel.step(at, x, y, self._weight(step, self.lr), affine)
+
+    def free(
+        self, plan: Plan, optimiser: Optimiser | None, direction: Callable[[Vector, Vector], Vector] | None
+    ) -> None:
+        kernel = self.device.problem.kernel
+        slots = optimiser.slots(self.y) if optimiser is not None else []
+        for count, step in enumerate(plan, 1):
+            self.device.step = count
+            at, a = self.y[: step.active], step.active
+            x, y = self._data(step)
+            g = kernel.gradient(at, x, y, self._weight(step, 1.0))
+            if self.pull is not None:
+                g.add_(_head(self.pull[0], a) * (at - _head(self.pull[1], a)))
+            if self.shift is not None:
+                g.add_(_head(self.shift, a))
+            if direction is not None:
+                g = direction(at, g)
+            if optimiser is not None:
+                optimiser.step(at, g, _head(self.lr, a), [slot[:a] for slot in slots], count)
+            else:
+                at.sub_(_head(self.lr, a) * g)
+
+    def _data(self, step: Step) -> tuple[Tensor, Tensor]:
+        if self.last is None or self.last[0] is not step:  # full-batch steps come back with the same object
+            self.last = (step, *self.device.problem.take(step.rows))
+        return self.last[1], self.last[2]
+
+    def _weight(self, step: Step, lr: float | Tensor) -> float | Tensor:
+        """What each row counts for: lr/(rows of the batch), 0 for padding."""
+        if step.counts is None and not isinstance(lr, Tensor):
+            return lr / step.rows.shape[1]
+        width = step.rows.shape[1]
+        counts = torch.full((step.active,), width) if step.counts is None else step.counts
+        weight = (torch.arange(width) < counts[:, None]).to(self.y.dtype) / counts[:, None]
+        return weight * _head(lr, step.active)
+
+    def _affine(self) -> Affine | None:
+        if self.pull is None and self.shift is None:
+            return None
+        if self.pull is None:
+            return Affine(1.0, -self.lr * self.shift if self.shift is not None else 0.0)
+        mu, x0 = self.pull
+        add = self.lr * mu * x0
+        return Affine(1.0 - self.lr * mu, add if self.shift is None else add - self.lr * self.shift)
+
+
+def _head(value: float | Tensor, active: int) -> float | Tensor:
+    """The part for the clients still at work, of a value that may be one for all."""
+    return value[:active] if isinstance(value, Tensor) and value.dim() == 2 else value
