@@ -17,7 +17,6 @@ from fedloom.conformance.problems import Known
 from fedloom.engine.fleet import Fleet
 from fedloom.federation.problem import Problem
 from fedloom.methods.method import Method
-from fedloom.types import State
 
 Limits = Callable[[Known, Any], Tensor]
 """From the problem and the method (for its hyper-parameters) to a vector, or to one a client for a personal method."""
@@ -241,35 +240,8 @@ class Invariant(Claim):
 
     name: str
     problem: Callable[[], Problem]
-    measure: Callable[[Walk], float]
-    method: Mapping[str, Any] = field(default_factory=dict)
-    rounds: int = 20
-    tolerance: float = 1e-12
-    stands: tuple[str, ...] = ()
-    """The hardships under which it holds too."""
-
-    @property
-    def survives(self) -> tuple[str, ...]:
-        return self.stands
-
-    def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
-        problem, off = self.problem(), 0.0
-        how = {"select": hardship.selection(problem.data.clients), "channel": hardship.channel, "fleet": hardship.fleet}
-        with subject.walking(problem, subject.tuned(self.method), **how) as walk:
-            for _ in range(self.rounds):
-                walk.step()
-                off = _greater(off, self.measure(walk))
-        return Finding.within(off, self.tolerance, f"greatest deviation in {self.rounds} rounds")
-
-
-@dataclass(frozen=True, eq=False)
-class Around(Claim):
-    """From the state before a round to the run after it this measure is zero."""
-
-    name: str
-    problem: Callable[[], Problem]
-    measure: Callable[[State, Walk, Tensor], float]
-    """Of the state before, the run after, and the ids of those whose replies were accepted."""
+    measure: Callable[..., float]
+    """Of the run."""
     method: Mapping[str, Any] = field(default_factory=dict)
     rounds: int = 20
     tolerance: float = 1e-12
@@ -286,13 +258,25 @@ class Around(Claim):
         how = {"select": hardship.selection(problem.data.clients), "channel": hardship.channel, "fleet": hardship.fleet}
         with subject.walking(problem, subject.tuned(self.method), seed=self.seed, **how) as walk:
             for t in range(self.rounds):
-                before, who = walk.state, accepted(walk, t)
-                walk.step()
-                if len(who):
-                    off = _greater(off, self.measure(before, walk, who))
+                deviation = self._after(walk, t)
+                off = math.inf if math.isnan(deviation) else max(off, deviation)
         return Finding.within(off, self.tolerance, f"greatest deviation in {self.rounds} rounds")
 
+    def _after(self, walk: Walk, t: int) -> float:
+        """How far off it is after round t, which is still to be walked."""
+        walk.step()
+        return self.measure(walk)
 
-def _greater(off: float, deviation: float) -> float:
-    """The greatest deviation so far; what is no number is as far off as can be."""
-    return math.inf if math.isnan(deviation) else max(off, deviation)
+
+@dataclass(frozen=True, eq=False)
+class Around(Invariant):
+    """From the state before a round to the run after it this measure is zero.
+
+    It is one of three things: the state before, the run after, and the ids of those whose replies were accepted.
+    Rounds without such are left out.
+    """
+
+    def _after(self, walk: Walk, t: int) -> float:
+        before, who = walk.state, accepted(walk, t)
+        walk.step()
+        return self.measure(before, walk, who) if len(who) else 0.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Exactly, Limit, Same
+from fedloom.conformance.answers import Around, Exactly, Limit, Same
 from fedloom.conformance.claims import IDEAL, Claim, Declaration, Finding, Hardship, Subject
 from fedloom.conformance.declarations.averaging import (
     WHO_ANSWERS,
@@ -18,7 +18,7 @@ from fedloom.conformance.declarations.averaging import (
     optimum,
     unequal_quadratics,
 )
-from fedloom.conformance.drive import apart
+from fedloom.conformance.drive import Walk, apart
 from fedloom.conformance.problems import Known, agreeing, classification, least_squares, logistic
 from fedloom.federation.problem import Problem
 from fedloom.methods import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi
@@ -50,34 +50,6 @@ class Course(Claim):
                 walk.step()
                 off = max(off, apart(method.model(walk.state), next(places)))
         return Finding.within(off, self.tolerance, f"greatest distance from the course in {self.rounds} rounds")
-
-
-@dataclass(frozen=True, eq=False)
-class Between(Claim):
-    """From one round's state to the next this measure is zero."""
-
-    name: str
-    problem: Callable[[], Problem]
-    measure: Callable[[State, State, Any], float]
-    method: Mapping[str, Any] = field(default_factory=dict)
-    rounds: int = 40
-    tolerance: float = 0.0
-    stands: tuple[str, ...] = ()
-    """The hardships under which it holds too."""
-
-    @property
-    def survives(self) -> tuple[str, ...]:
-        return self.stands
-
-    def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
-        problem, method, off = self.problem(), subject.tuned(self.method), 0.0
-        how = {"select": hardship.selection(problem.data.clients), "channel": hardship.channel, "fleet": hardship.fleet}
-        with subject.walking(problem, method, **how) as walk:
-            for _ in range(self.rounds):
-                before = walk.state
-                if walk.step()["accepted"]:
-                    off = max(off, self.measure(before, walk.state, method))
-        return Finding.within(off, self.tolerance, f"greatest deviation in {self.rounds} rounds")
 
 
 def mean_move(known: Known, method: Any, x: Tensor) -> Tensor:
@@ -140,21 +112,23 @@ def adam_line(v: Tensor, square: Tensor, method: Any) -> Tensor:
     return v + (square - v) * float(1 - method.beta2)
 
 
-def fallen(before: State, after: State, method: Any) -> float:
+def fallen(before: State, walk: Walk, accepted: Tensor) -> float:
     """How far v fell."""
-    return float((before["v"] - after["v"]).max().clamp(min=0))
+    return float((before["v"] - walk.state["v"]).max().clamp(min=0))
 
 
-def off_yogi(before: State, after: State, method: Any) -> float:
+def off_yogi(before: State, walk: Walk, accepted: Tensor) -> float:
     """How far |v_t − v_{t−1}| is from (1 − β₂)Δ_t², where v_{t−1} ≠ Δ_t²."""
+    after, method = walk.state, cast(FedYogi, walk.setting.method)
     square = after["delta"] ** 2
     moved = (after["v"] - before["v"]).abs()
     due = torch.where(before["v"] == square, 0.0, (1 - method.beta2) * square)
     return float((moved - due).abs().max())
 
 
-def outside_hull(before: State, after: State, method: Any) -> float:
+def outside_hull(before: State, walk: Walk, accepted: Tensor) -> float:
     """How far v_t is outside of what lies between v_{t−1} and Δ_t²; so it never leaves the hull of v₋₁ and all Δ²."""
+    after = walk.state
     square = after["delta"] ** 2
     low, high = torch.minimum(before["v"], square), torch.maximum(before["v"], square)
     return float(torch.maximum(low - after["v"], after["v"] - high).max().clamp(min=0))
@@ -287,7 +261,7 @@ FEDAVGM = Declaration(
 FEDADAGRAD = Declaration(
     claims=(
         Course("every round is its line of Algorithm 2", unequal_quadratics, adaptive_course(adagrad_line), _DRIFT),
-        Between("v never falls", classification, fallen, _BATCHES, stands=_HARDSHIPS),
+        Around("v never falls", classification, fallen, _BATCHES, 40, 0.0, _HARDSHIPS),
         *_not_adaptive({}),
         *_limits({"server_lr": 1.0, "tau": 0.1}),
     ),
@@ -297,13 +271,8 @@ FEDADAGRAD = Declaration(
 FEDYOGI = Declaration(
     claims=(
         Course("every round is its line of Algorithm 2", unequal_quadratics, adaptive_course(yogi_line), _DRIFT),
-        Between(
-            "v moves by (1 − β₂)Δ², neither more nor less",
-            classification,
-            off_yogi,
-            _BATCHES,
-            tolerance=1e-16,
-            stands=_HARDSHIPS,
+        Around(
+            "v moves by (1 − β₂)Δ², neither more nor less", classification, off_yogi, _BATCHES, 40, 1e-16, _HARDSHIPS
         ),
         *_not_adaptive({}),
         *_limits({**_CALM, "beta1": 0.5}),
@@ -320,13 +289,14 @@ FEDADAM = Declaration(
             corrected_course(adam_line),
             {**_DRIFT, "v_start": 0.0, "squares": "mean", "bias_correction": "adam", "beta2": 0.999, "tau": 1e-7},
         ),
-        Between(
+        Around(
             "v stays in the convex hull of its start and the squares",
             classification,
             outside_hull,
             _BATCHES,
-            tolerance=1e-16,
-            stands=_HARDSHIPS,
+            40,
+            1e-16,
+            _HARDSHIPS,
         ),
         *_not_adaptive({}),
         *_limits({**_CALM, "beta1": 0.5}),
