@@ -79,6 +79,12 @@ def table(figures: dict[str, Any]) -> Table:
     return drawn
 
 
+def save(out: Path, measured: dict[str, Any]) -> None:
+    """Writes what was measured; what was not stays as it was measured last."""
+    earlier = json.loads(out.read_text()) if out.is_file() else {}
+    out.write_text(json.dumps({**earlier, **measured}, indent=2) + "\n")
+
+
 def main() -> None:
     chosen = arguments()
     console, deadline = Console(), perf_counter() + chosen.seconds
@@ -87,6 +93,7 @@ def main() -> None:
     if busy > BUSY:
         console.print(f"Something else keeps the machine {busy:.0f} % busy: the figures will be rough.", style="bold")
     start = start_seconds()
+    save(chosen.out, {"start_seconds": start, "busy_percent_before": busy})
     figures: dict[str, Any] = {}
     costs: dict[str, Any] = {}
     raced = [name for name in chosen.only if name in WORKLOADS]
@@ -97,14 +104,16 @@ def main() -> None:
         if done < len(raced):
             console.print(f"{name}: {WORKLOADS[name].title}", style="dim")
             figures[name] = race(name, share, block_seconds)
+            save(chosen.out, figures)
         else:
             console.print(f"{methods_cost.NAME} on {name}: {methods_cost.TITLE}", style="dim")
             costs[name] = methods_cost.race(name, share, block_seconds)
-    others = {name: run(chosen.quick, block_seconds) for name, (run, _) in OTHERS.items() if name in chosen.only}
-    measured = {**figures, **({methods_cost.NAME: costs} if costs else {}), **others}
-    earlier = json.loads(chosen.out.read_text()) if chosen.out.is_file() else {}  # what is not measured now stays
-    written = {**earlier, **measured, "start_seconds": start, "busy_percent_before": busy}
-    chosen.out.write_text(json.dumps(written, indent=2) + "\n")
+            save(chosen.out, {methods_cost.NAME: costs})
+    others: dict[str, Any] = {}
+    for name in (name for name in OTHERS if name in chosen.only):
+        console.print(name, style="dim")
+        others[name] = OTHERS[name][0](chosen.quick, block_seconds)
+        save(chosen.out, others)
     if figures:
         console.print(table(figures))
     if "W4" in figures:
