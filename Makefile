@@ -25,8 +25,10 @@ lint: install
 test: install
 	$(MAKE) --no-print-directory -j 2 lint pytest
 
-pytest: install  # four processes share the cores: none of them, nor what they start, needs threads of its own
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist worksteal -q
+# Four processes share the cores: none of them, nor what they start, needs threads of its own, and workers of Ray, which
+# otherwise make way for everybody else, would starve beside them while Ray's own services run on.
+pytest: install
+	OMP_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/python -m pytest -n 4 --dist worksteal -q
 
 bench: install
 	$(BIN)/python -m benchmarks

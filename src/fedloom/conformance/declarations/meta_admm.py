@@ -193,7 +193,7 @@ ADMM_FEDMETA = Declaration(
     divisible=False,
 )
 
-_SOLVED: dict[str, Any] = {"alpha": 0.4, "rho": 0.2, "tolerance": 1e-12, "most": 60}
+_SOLVED: dict[str, Any] = {"alpha": 0.4, "rho": 0.1, "tolerance": 1e-12, "most": 60}
 
 ADMM_META_EXACT = Declaration(
     claims=(
@@ -202,16 +202,16 @@ ADMM_META_EXACT = Declaration(
             unequal_quadratics,
             regularised_optimum,
             _SOLVED,
-            150,
+            80,
             1e-10,
-            {name: Exactly(200) for name in EVERY_HARDSHIP},
+            {name: Exactly(150) for name in EVERY_HARDSHIP},
         ),
         Limit(
             "with a prior, linearised",
             unequal_quadratics,
             regularised_optimum,
             {**_SOLVED, "lambda_": 0.1},
-            150,
+            80,
             1e-10,
             prior=prior_of,
         ),
@@ -220,12 +220,12 @@ ADMM_META_EXACT = Declaration(
             unequal_quadratics,
             regularised_optimum,
             {**_SOLVED, "lambda_": 0.3, "server_form": "exact"},
-            150,
+            80,
             1e-10,
             prior=prior_of,
         ),
         Invariant(
-            "prices end at minus the weighted meta-gradients", unequal_problem, final_prices(120), _SOLVED, 125, 1e-9
+            "prices end at minus the weighted meta-gradients", unequal_problem, final_prices(70), _SOLVED, 75, 1e-9
         ),
         Invariant("the server's sum is that of the clients", unequal_problem, miscounted, _SOLVED, 20, 1e-12, _STANDS),
     ),
