@@ -12,7 +12,7 @@ rounds = 2
 seed = 3
 [data]
 name = "digits"
-clients = {clients}
+clients = 2
 partition = "dirichlet"
 alpha = 0.5
 [model]
@@ -29,19 +29,19 @@ executor = "{executor}"
 {where}
 """
 CASES = {
-    "fedavg": (2, "linear", "lr = 0.05\nbatch = 16"),
-    "scaffold": (3, "lenet", "lr = 0.05\nbatch = 16"),
-    "fedmeta-maml": (2, "mlp", ""),
-    "aso-fed": (2, "linear", '[schedule]\nname = "async"\n[fleet]\ndelay_up = "uniform:10:100"'),
+    "fedavg": ("linear", "lr = 0.05\nbatch = 16"),
+    "scaffold": ("lenet", "lr = 0.05\nbatch = 16"),
+    "fedmeta-maml": ("mlp", ""),
+    "aso-fed": ("linear", '[schedule]\nname = "async"\n[fleet]\ndelay_up = "uniform:10:100"'),
 }
-"""Methods without memory, with it, with support and query sets, and an asynchronous one: clients, model, settings."""
+"""Methods without memory, with it, with support and query sets, and an asynchronous one: model, settings."""
 SYNCHRONOUS = ("fedavg", "scaffold", "fedmeta-maml")
 
 
 def written(folder: Path, method: str, executor: str = "serial", where: str = "") -> Path:
     """The experiment as a file; ``where`` are further lines of [execution]."""
-    clients, model, more = CASES[method]
-    said = {"clients": clients, "model": model, "method": method, "more": more, "executor": executor, "where": where}
+    model, more = CASES[method]
+    said = {"model": model, "method": method, "more": more, "executor": executor, "where": where}
     path = folder / f"{method}-{executor}.toml"
     path.write_text(_EXPERIMENT.format(**said))
     return path

@@ -58,7 +58,7 @@ def at_work(folder: Path) -> list[list[str]]:
 
 def test_a_rehearsal_that_is_interrupted_leaves_no_process_and_goes_on_in_the_same_bits(tmp_path: Path) -> None:
     experiment, out = truths.written(tmp_path, "scaffold"), tmp_path / "run"
-    command = [sys.executable, "-m", "fedloom.cli", "deploy", "up", "--nodes", "3", "--experiment", str(experiment)]
+    command = [sys.executable, "-m", "fedloom.cli", "deploy", "up", "--nodes", "2", "--experiment", str(experiment)]
     command += ["--out", str(out)]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     until(lambda: rounds(out) == 1, first)
