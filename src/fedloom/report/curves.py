@@ -40,6 +40,8 @@ class Axis:
 
     title: str
     values: tuple[Array, ...]
+    size: float = 1.0
+    """How much of what the history counts one of that unit is."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ def _values(table: Table, read: Read) -> Array:
 
 def _line(table: Table, read: Read) -> Line:
     values = _values(table, read)
+    values[:, _leaps(values)] = np.nan
     mean = _over_runs(np.nanmean, values)
     if len(values) < 2:
         return Line(mean)
@@ -159,6 +162,17 @@ def _line(table: Table, read: Read) -> Line:
         lowest = _over_runs(np.nanmin, values)
         low = np.where((low <= 0) & (lowest > 0), lowest, low)  # what is positive stays so, also on a log axis
     return Line(mean, std, low, mean + std)
+
+
+def _leaps(values: Array) -> NDArray[np.bool_]:
+    """The rounds that a run passed without having the value while others have it.
+
+    Runs by the clock, say, end after different rounds, and each is judged at its end. A mean over other runs than the
+    one before would be a leap that none of them made.
+    """
+    known = np.isfinite(values)
+    later = np.flip(np.logical_or.accumulate(np.flip(known, 1), axis=1), 1)
+    return np.asarray((later & ~known).any(axis=0))
 
 
 def _over_runs(reduce: Callable[..., Any], values: Array) -> Array:
@@ -179,7 +193,7 @@ def _axes(tables: list[Table]) -> dict[str, Axis]:
         longest = max((float(np.nanmax(x)) for x in values if np.isfinite(x).any()), default=0.0)
         if longest > 0:
             unit, size = time_unit(longest) if title.endswith("time") else ("", 1.0)
-            found[key] = Axis(f"{title} ({unit})" if unit else title, tuple(x / size for x in values))
+            found[key] = Axis(f"{title} ({unit})" if unit else title, tuple(x / size for x in values), size)
     return found
 
 
