@@ -10,19 +10,25 @@ import os
 import subprocess
 import sys
 
-from generated import DOCS, fill, pages
+from generated import DOCS, PICTURES, fill, pages, pictures
 
 ROOT = DOCS.parent
 
 
 def write_pages() -> None:
-    """Fill in the generated parts of every page that is not up to date."""
+    """Fill in the generated parts of every page that is not up to date, and draw the pictures anew."""
     for page in pages():
         before = page.read_text(encoding="utf-8")
         after = fill(before)
         if after != before:
             page.write_text(after, encoding="utf-8", newline="\n")
             print(f"updated {page.relative_to(ROOT)}")
+    drawn = pictures()
+    PICTURES.mkdir(exist_ok=True)
+    for old in set(PICTURES.iterdir()) - set(drawn):
+        old.unlink()
+    for file, picture in drawn.items():
+        file.write_text(picture, encoding="utf-8", newline="\n")
 
 
 def build_site() -> int:

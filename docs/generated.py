@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
+from charts import charts
 
 import fedloom
 from fedloom.channel import TRANSFORMS
@@ -45,7 +46,9 @@ from fedloom.reproduce.outcome import read_record
 from fedloom.reproduce.shelf import recorded, shipped
 
 DOCS = Path(__file__).parent
+PICTURES = DOCS / "curves"
 _REGION = re.compile(r"<!-- generated: (?P<what>[^>]+?) -->\n.*?<!-- end -->", re.DOTALL)
+_CURVES = re.compile(r"<!-- generated: curves (?P<name>\S+) -->")
 _CODE_WITH_BAR = re.compile(r"`([^`]*\|[^`]*)`")
 _ROLE = re.compile(r":(?:func|class|attr|meth|mod):`~?([^`]+)`")
 
@@ -221,18 +224,32 @@ def _archive_length(length: int | None) -> str:
 # Results
 
 
+def _recorded(name: str) -> dict[str, Any]:
+    return {"columns": [], "cells": []} | read_record(recorded(shipped() / f"{name}.toml"))
+
+
 def results(name: str) -> str:
     """The recorded result of a table of experiments, as far as there is one."""
-    file = shipped() / f"{name}.toml"
     command = f"`fedloom reproduce {name} --record`"
-    record = read_record(recorded(file))
-    if not record:
-        head = read_plan(file).head
+    record = _recorded(name)
+    if not record["cells"]:
+        head = read_plan(shipped() / f"{name}.toml").head
         return f"{head.about.strip()}\n\nNot recorded yet; {command} does it."
     parts = [record["about"].strip(), *map(_grid, tables.grids(record))]
     parts += ["\n".join(f"- {note}" for note in tables.notes(record))]
     parts += [f"{tables.progress(record)}; fedloom {record['fedloom']}; {command} makes it again."]
     return "\n\n".join(filter(None, parts))
+
+
+def curves(name: str) -> str:
+    """How the values of a recorded result came about, a picture for each column that has some."""
+    return "\n\n".join(f"![{title}]({PICTURES.name}/{file})" for title, file, _ in charts(_recorded(name)))
+
+
+def pictures() -> dict[Path, str]:
+    """Every picture that the pages show of recorded results, and what belongs into its file."""
+    names = [found["name"] for page in pages() for found in _CURVES.finditer(page.read_text(encoding="utf-8"))]
+    return {PICTURES / file: drawn for name in names for _, file, drawn in charts(_recorded(name))}
 
 
 def _grid(grid: tables.Grid) -> str:
@@ -412,6 +429,7 @@ _PARTS: dict[str, Callable[..., str]] = {
     "channel-options": channel_options,
     "claims": claims,
     "commands": commands,
+    "curves": curves,
     "file-options": file_options,
     "files": files,
     "losses": losses,

@@ -85,6 +85,7 @@ def test_a_record_keeps_the_cells_that_were_not_run_now(call: Call, table: Path)
     assert [len(cell["values"]) for cell in first] == [2, 0]
     assert [len(cell["values"]) for cell in second] == [2, 2]
     assert second[0] == first[0]
+    assert [set(cell["curve"]) for cell in second] == [{"rounds", "values"}] * 2
 
 
 def test_without_a_name_the_tables_are_listed(call: Call, table: Path) -> None:

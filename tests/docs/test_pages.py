@@ -48,6 +48,11 @@ def test_generated_parts_are_what_the_code_says_today() -> None:
     assert not stale, f"out of date: {', '.join(stale)}; run `python docs/build.py --pages`"
 
 
+def test_the_pictures_are_those_of_the_recorded_results() -> None:
+    kept = {file: file.read_text(encoding="utf-8") for file in generated.PICTURES.iterdir()}
+    assert kept == generated.pictures(), "out of date: run `python docs/build.py --pages`"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target in _LINK.findall(prose(page)):

@@ -91,7 +91,7 @@ def _conclude(work: Reproduction, console: Console, report: bool, kept: Path | N
     if report:
         say(console, f"report: {page.write(work.plan, result, work.folder)}")
     if kept is not None:
-        keep(result, kept)
+        keep(work.record(curves=True), kept)
         say(console, f"recorded: {kept}")
 
 

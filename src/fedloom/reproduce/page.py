@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from fedloom.engine.folder import SUMMARY
-from fedloom.report.groups import Group
 from fedloom.report.page import Chart, compose, learning, write_page
-from fedloom.report.runs import read_run
-from fedloom.reproduce.outcome import DIVERGED
-from fedloom.reproduce.plan import Cell, Plan
+from fedloom.reproduce.curve import repeats
+from fedloom.reproduce.plan import Plan
 from fedloom.reproduce.tables import Record, grids, html_grid, notes, progress
 
 
@@ -42,21 +38,11 @@ def _curves(plan: Plan, folder: Path, charts: dict[str, Chart]) -> list[tuple[st
     """A chart for each column that has runs of its own."""
     found = []
     for number, column in enumerate(plan.columns, 1):
-        groups = _groups([cell for cell in plan.cells if column == cell.column == cell.home[1]], folder)
+        cells = [cell for cell in plan.cells if column == cell.column == cell.home[1]]
+        groups = [group for cell in cells if (group := repeats(cell, folder)) is not None]
         if groups:
             content = learning(groups, charts, f"learning-{number}")
             found.append((f"curves-{number}", f"Learning curves: {escape(column)}", content))
-    return found
-
-
-def _groups(cells: Sequence[Cell], folder: Path) -> list[Group]:
-    """The repeats of each cell that are done."""
-    found = []
-    for cell in cells:
-        places = [folder / cell.place(seed) for seed in cell.seeds]
-        runs = [read_run(place) for place in places if any((place / name).is_file() for name in (SUMMARY, DIVERGED))]
-        if runs:
-            found.append(Group(cell.row, tuple(runs)))
     return found
 
 

@@ -19,6 +19,7 @@ from fedloom.engine.run import Interrupted, Progress
 from fedloom.errors import Diverged, FedloomError, RunError
 from fedloom.experiment import Override, Shelf, TaskSequence
 from fedloom.report.groups import mean_and_std
+from fedloom.reproduce.curve import curve_of
 from fedloom.reproduce.outcome import DIVERGED, Outcome, judge, on_the_way, read_outcome, read_record
 from fedloom.reproduce.plan import Cell, Measure, Plan, Point, Runnable, check, point_text
 
@@ -185,10 +186,14 @@ class Reproduction:
         """Write result.json: all that is known so far."""
         write_json(self.folder / RESULT, self.record())
 
-    def record(self) -> dict[str, Any]:
-        """All that is known so far, as plain values."""
+    def record(self, curves: bool = False) -> dict[str, Any]:
+        """All that is known so far, as plain values; on request with the curves of the cells."""
         plan = self.plan
         cells = [self._cell(cell) for cell in plan.cells]
+        if curves:
+            cells = [
+                known | {"curve": curve_of(cell, self.folder)} for known, cell in zip(cells, plan.cells, strict=True)
+            ]
         return {
             "name": plan.name,
             "fedloom": __version__,

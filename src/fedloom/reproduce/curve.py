@@ -1,0 +1,55 @@
+"""How the values of a cell came about: its curve, short enough to be kept with the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedloom.engine.folder import SUMMARY
+from fedloom.report.curves import metric_curves, thin
+from fedloom.report.groups import Group
+from fedloom.report.runs import read_run
+from fedloom.reproduce.outcome import DIVERGED
+from fedloom.reproduce.plan import Cell
+
+POINTS = 40
+"""How many a kept curve has at the most."""
+_LEAST = 3
+_DIGITS = 5
+Curve = dict[str, list[float]]
+
+
+def repeats(cell: Cell, folder: Path, ends: Sequence[str] = (SUMMARY, DIVERGED)) -> Group | None:
+    """The repeats of a cell that have come to one of these ends; None where there are none."""
+    places = [folder / cell.place(seed) for seed in cell.seeds]
+    runs = [read_run(place) for place in places if any((place / end).is_file() for end in ends)]
+    return Group(cell.row, tuple(runs)) if runs else None
+
+
+def curve_of(cell: Cell, folder: Path) -> Curve | None:
+    """The measure along the rounds, and along the simulated seconds where those passed.
+
+    It is a mean over the repeats as long as all of them go on, but for those that diverged. None where it was evaluated
+    less than three times, and for a cell that only reads the runs of another column.
+    """
+    own = cell.column == cell.home[1] and cell.measure.task is None
+    group = repeats(cell, folder, (SUMMARY,)) if own else None
+    if group is None:
+        return None
+    found = metric_curves([group], [cell.measure.statistic])
+    lines = found.lines.get(cell.measure.metric)
+    if lines is None:
+        return None
+    (line,) = lines[cell.measure.statistic]
+    together = found.axes["round"].values[0] <= min(run.rounds for run in group.runs)
+    known = np.flatnonzero(together & np.isfinite(line.mean))
+    if len(known) < _LEAST:
+        return None
+    shown = known[thin(len(known), POINTS)]
+    clocks = {"rounds": "round", "seconds": "simulated_seconds"}
+    axes = {name: found.axes[key] for name, key in clocks.items() if key in found.axes}
+    curve = {name: axis.size * axis.values[0] for name, axis in axes.items()}
+    curve["values"] = cell.measure.factor * line.mean
+    return {name: [float(f"{value:.{_DIGITS}g}") for value in values[shown]] for name, values in curve.items()}
