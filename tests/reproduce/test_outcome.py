@@ -84,6 +84,12 @@ def test_a_recorded_cell_whose_settings_are_gone_is_marked_as_stale() -> None:
     assert merged(cell("a", {"0": 80.0}), cell("a", {}, settings="t"))["stale"] is True
 
 
+def test_how_many_repeats_are_wanted_is_what_the_file_says_now() -> None:
+    assert merged(cell("a", {}, wanted=3), cell("a", {}, wanted=1))["wanted"] == 1
+    assert merged(cell("a", {"0": 80.0}, wanted=3), cell("a", {}, wanted=1))["wanted"] == 1
+    assert merged(cell("a", {"0": 80.0, "1": 81.0}, wanted=3), cell("a", {}, wanted=1))["wanted"] == 2  # that are there
+
+
 def test_cells_that_the_file_has_no_longer_are_not_kept() -> None:
     result = merge({"cells": [cell("a", {"0": 1.0}), cell("b", {"0": 2.0})]}, {"cells": [cell("b", {})]})
     assert [one["title"] for one in result["cells"]] == ["b"]

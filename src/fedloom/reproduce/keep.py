@@ -31,10 +31,12 @@ def merge(old: Record, new: Record) -> Record:
 
 
 def _chosen(old: Record | None, new: Record) -> Record:
-    if old is None:
+    if old is None or not old["done"]:
         return new
     same = old["settings_sha256"] == new["settings_sha256"]
     ended = bool(new["values"]) or 0 < new["wanted"] == new["done"]
     if ended and not (same and len(old["values"]) > len(new["values"])):
         return new
-    return {**old, "published": new["published"]} if same else {**old, "stale": True}
+    if not same:
+        return {**old, "stale": True}
+    return {**old, "published": new["published"], "wanted": max(new["wanted"], old["done"])}
