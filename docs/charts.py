@@ -83,6 +83,7 @@ def _drawn(record: Record, column: str, cells: Sequence[Record]) -> str:
     y = _upright(lines, measure["better"] == "down")
     unit = "" if measure["scale"] == "plain" else f" in {measure['scale']}"
     what = f"{name_text(measure['metric'].rpartition('/')[2])}{unit}"
+    what += ", on the task that is being learnt" * ("task" in record["settings"]["run"])
     title = f"{column}: {what[0].lower()}{what[1:]}"
     return "\n".join(
         [

@@ -62,3 +62,15 @@ def test_what_was_judged_once_or_belongs_to_another_column_has_none(write: Write
     other = '[[column]]\nname = "again"\nruns_of = "iid"\n[[column]]\nname = "once"\nevaluation = { every = 0 }\n'
     found = curves(write(parts["head"], parts["column"], other, parts["row"]))
     assert [title for title, curve in found.items() if curve] == ["FedAvg / iid"]
+
+
+def test_tasks_in_sequence_have_the_way_on_the_task_that_is_learnt(write: Write, curves: Any, parts: Parts) -> None:
+    head = (
+        parts["head"].replace('"accuracy", scale', '"on first/accuracy", scale').replace("repeats = 2", "repeats = 1")
+    )
+    tasks = (
+        '[[run.task]]\nname = "first"\nclasses = "first half"\n[[run.task]]\nname = "second"\nclasses = "second half"\n'
+    )
+    found = curves(write(head, "continual = {}\n", tasks, parts["column"], parts["row"]))["FedAvg / iid"]
+    assert found["rounds"] == [0, 1, 2, 3, 4]
+    assert found["values"] == pytest.approx([100 * value for value in accuracies(0)], rel=1e-4)

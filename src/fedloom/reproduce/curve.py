@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedloom.engine.folder import SUMMARY
-from fedloom.report.curves import metric_curves, thin
+from fedloom.report.curves import Array, Axis, metric_curves, thin
 from fedloom.report.groups import Group
 from fedloom.report.runs import read_run
 from fedloom.reproduce.outcome import DIVERGED
@@ -31,25 +32,35 @@ def repeats(cell: Cell, folder: Path, ends: Sequence[str] = (SUMMARY, DIVERGED))
 def curve_of(cell: Cell, folder: Path) -> Curve | None:
     """The measure along the rounds, and along the simulated seconds where those passed.
 
-    It is a mean over the repeats as long as all of them go on, but for those that diverged. None where it was evaluated
-    less than three times, and for a cell that only reads the runs of another column.
+    It is a mean over the repeats as long as all of them go on, but for those that diverged. Of tasks in sequence, whose
+    earlier ones are judged only when one ends, it is the metric on the task that is being learnt. None where it was
+    evaluated less than three times, and for a cell that only reads the runs of another column.
     """
     own = cell.column == cell.home[1] and cell.measure.task is None
     group = repeats(cell, folder, (SUMMARY,)) if own else None
     if group is None:
         return None
     found = metric_curves([group], [cell.measure.statistic])
-    lines = found.lines.get(cell.measure.metric)
-    if lines is None:
-        return None
-    (line,) = lines[cell.measure.statistic]
     together = found.axes["round"].values[0] <= min(run.rounds for run in group.runs)
-    known = np.flatnonzero(together & np.isfinite(line.mean))
-    if len(known) < _LEAST:
-        return None
-    shown = known[thin(len(known), POINTS)]
+    for metric in _metrics(cell.measure.metric, group):
+        for line in found.lines.get(metric, {}).get(cell.measure.statistic, ()):
+            known = np.flatnonzero(together & np.isfinite(line.mean))
+            if len(known) >= _LEAST:
+                return _kept(found.axes, cell.measure.factor * line.mean, known[thin(len(known), POINTS)])
+    return None
+
+
+def _metrics(measured: str, group: Group) -> Iterator[str]:
+    """What to show: the measure or, of tasks in sequence, that on the task that is being learnt."""
+    yield measured
+    if all("task" in run.config for run in group.runs):
+        yield measured.rpartition("/")[2]
+
+
+def _kept(axes: dict[str, Axis], values: Array, shown: NDArray[np.int64]) -> Curve:
     clocks = {"rounds": "round", "seconds": "simulated_seconds"}
-    axes = {name: found.axes[key] for name, key in clocks.items() if key in found.axes}
-    curve = {name: axis.size * axis.values[0] for name, axis in axes.items()}
-    curve["values"] = cell.measure.factor * line.mean
-    return {name: [float(f"{value:.{_DIGITS}g}") for value in values[shown]] for name, values in curve.items()}
+    found = {name: axes[key].size * axes[key].values[0] for name, key in clocks.items() if key in axes}
+    return {
+        name: [float(f"{value:.{_DIGITS}g}") for value in numbers[shown]]
+        for name, numbers in {**found, "values": values}.items()
+    }
