@@ -61,18 +61,26 @@ class Told:
         return [line for line in self.lines if "done already" not in line]
 
 
-def work(file: Path, out: str = "out", *, only: tuple[str, ...] = (), force: bool = False, **how: Any) -> Told:
+def work(
+    file: Path,
+    out: str = "out",
+    *,
+    only: tuple[str, ...] = (),
+    force: bool = False,
+    seeds: tuple[int, ...] = (),
+    **how: Any,
+) -> Told:
     """Reproduce a file into a folder."""
     plan = read_plan(file, **how)
     lines: list[str] = []
-    reproduction = Reproduction(plan, Path(out), plan.matching(only), force=force)
+    reproduction = Reproduction(plan, Path(out), plan.matching(only), force=force, seeds=seeds)
 
     @contextmanager
     def watch(title: str) -> Iterator[Progress]:
         yield lambda row, total: None
 
     failed = reproduction.perform(watch, lines.append)
-    return Told(lines, failed, reproduction.record())
+    return Told(lines, failed, reproduction.record(curves=True))
 
 
 @pytest.fixture

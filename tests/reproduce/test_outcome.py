@@ -52,6 +52,7 @@ def cell(title: str, values: dict[str, float], settings: str = "s", wanted: int 
     return {
         "title": title,
         "values": values,
+        "tuned": None,
         "settings_sha256": settings,
         "done": len(values),
         "wanted": wanted,

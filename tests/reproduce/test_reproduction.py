@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -15,12 +16,14 @@ import pytest
 
 from fedloom.errors import ConfigError, RunError
 from fedloom.reproduce import Reproduction, read_plan
+from fedloom.reproduce.keep import merge
 
 Write = Callable[..., Path]
 Reproduce = Callable[..., Any]
 Parts = dict[str, str]
 
 GRID = "grid = { lr = [1e-9, 0.1] }\n"
+WILD = '[[row]]\nname = "Wild"\nmethod = { name = "fedavg", lr = 1e38 }\npublished = { iid = [80.0, 1.0] }\n'
 FRAGILE = """
 import torch
 from torch import nn
@@ -96,6 +99,41 @@ def test_what_is_done_is_not_done_again_and_more_repeats_are_added(
     assert more.cells["FedAvg / iid"]["values"].items() > first.cells["FedAvg / iid"]["values"].items()
 
 
+def test_repeats_that_were_done_apart_are_joined_to_what_they_are_together(
+    write: Write, reproduce: Reproduce, parts: Parts
+) -> None:
+    rows = parts["row"] + "published = { iid = [80.0, 3.0] }\n" + WILD
+    file = write(parts["head"], parts["column"], "target = 0.6\n", rows)
+    whole = reproduce(file, "whole", repeats=3)
+    apart = [reproduce(file, out, repeats=3, seeds=seeds) for out, seeds in (("one", (1,)), ("two", (0, 2)))]
+    assert [len(told.done) for told in apart] == [2, 4]
+    assert apart[0].record["finished"] is False
+    joined = merge(merge({}, apart[0].record), apart[1].record)
+    assert joined["finished"] is True
+    for cell, known in zip(joined["cells"], whole.record["cells"], strict=True):
+        assert list(cell["values"]) == ["0", "1", "2"]
+        for name, exact in {"values": 1e-12, "mean": 1e-12, "std": 1e-12, "target": 1e-12, "curve": 1e-4}.items():
+            assert flat(cell.pop(name)) == pytest.approx(flat(known.pop(name)), rel=exact, nan_ok=True)
+        assert cell.pop("wall_seconds") > 0 < known.pop("wall_seconds")
+        assert cell == known
+
+
+def flat(value: Any) -> list[float]:
+    """All numbers in it, in order; NaN where there is none."""
+    if isinstance(value, dict | list):
+        return [number for part in (value.values() if isinstance(value, dict) else value) for number in flat(part)]
+    return [math.nan if value is None else value]
+
+
+def test_a_seed_that_no_cell_has_is_refused(write: Write, reproduce: Reproduce, parts: Parts) -> None:
+    file = write(parts["head"], parts["column"], parts["row"])
+    with pytest.raises(
+        ConfigError, match=r"--seed 2: no cell has such a repeat, theirs are 0 to 1; for more .*--repeats"
+    ):
+        reproduce(file, seeds=(1, 2))
+    assert not Path("out").exists()
+
+
 def test_other_settings_in_the_same_folder_are_refused_unless_forced(
     write: Write, reproduce: Reproduce, parts: Parts
 ) -> None:
@@ -152,8 +190,7 @@ def test_a_cell_that_fails_says_why_and_the_others_go_on(
 
 
 def test_divergence_is_a_result_that_is_not_tried_again(write: Write, reproduce: Reproduce, parts: Parts) -> None:
-    row = '[[row]]\nname = "Wild"\nmethod = { name = "fedavg", lr = 1e38 }\npublished = { iid = [80.0, 1.0] }\n'
-    file = write(parts["head"], parts["column"], row)
+    file = write(parts["head"], parts["column"], WILD)
     told = reproduce(file)
     cell = told.cells["Wild / iid"]
     assert told.failed == []

@@ -32,6 +32,9 @@ def reproduce(
         list[str] | None,
         typer.Option(metavar="TEXT", help="Only this row, column or cell, or part of a name; repeatable."),
     ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Only the repeats with this seed; repeatable. --record joins them.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder; else runs/reproduce-NAME.")] = None,
     record: Annotated[bool, typer.Option("--record", help="Keep the result beside the file, in results/.")] = False,
     force: Force = False,
@@ -50,7 +53,7 @@ def reproduce(
         raise ConfigError("--record keeps results of the whole experiment: leave --quick out")
     plan = read_plan(find(name), quick=quick, repeats=repeats)
     folder = out or Path("runs") / f"reproduce-{plan.name}{'-quick' * quick}"
-    work = Reproduction(plan, folder, plan.matching(only or []), overrides(flags), force)
+    work = Reproduction(plan, folder, plan.matching(only or []), overrides(flags), force, seed or ())
     failed = _perform(work, console, quiet)
     _conclude(work, console, report, recorded(plan.file) if record else None)
     if failed:

@@ -50,6 +50,19 @@ def curve_of(cell: Cell, folder: Path) -> Curve | None:
     return None
 
 
+def joined_curve(parts: Sequence[tuple[Curve | None, int]]) -> Curve | None:
+    """The mean of curves that are means over so many repeats each; where other rounds were judged, that of the most."""
+    known = [(curve, count) for curve, count in parts if curve is not None and count]
+    if not known:
+        return None
+    most = max(known, key=lambda part: part[1])[0]
+    alike = [(curve, count) for curve, count in known if curve["rounds"] == most["rounds"]]
+    total = sum(count for _, count in alike)
+    columns = zip(*(curve["values"] for curve, _ in alike), strict=True)
+    means = [sum(value * count for value, (_, count) in zip(column, alike, strict=True)) / total for column in columns]
+    return {**most, "values": [_short(value) for value in means]}
+
+
 def _metrics(measured: str, group: Group) -> Iterator[str]:
     """What to show: the measure or, of tasks in sequence, that on the task that is being learnt."""
     yield measured
@@ -60,7 +73,8 @@ def _metrics(measured: str, group: Group) -> Iterator[str]:
 def _kept(axes: dict[str, Axis], values: Array, shown: NDArray[np.int64]) -> Curve:
     clocks = {"rounds": "round", "seconds": "simulated_seconds"}
     found = {name: axes[key].size * axes[key].values[0] for name, key in clocks.items() if key in axes}
-    return {
-        name: [float(f"{value:.{_DIGITS}g}") for value in numbers[shown]]
-        for name, numbers in {**found, "values": values}.items()
-    }
+    return {name: [_short(value) for value in numbers[shown]] for name, numbers in {**found, "values": values}.items()}
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

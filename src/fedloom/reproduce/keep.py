@@ -1,12 +1,16 @@
-"""Keeping a result beside its file: cells that were recorded and were not run now stay."""
+"""Keeping a result beside its file: what was recorded and was not run now stays, and repeats done apart are joined."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 from fedloom.engine.files import guarded, write_json
-from fedloom.reproduce.outcome import read_record
+from fedloom.report.groups import mean_and_std
+from fedloom.reproduce.curve import joined_curve
+from fedloom.reproduce.outcome import judge, read_record, why_missing
+from fedloom.reproduce.plan import Published
 
 Record = dict[str, Any]
 
@@ -23,7 +27,8 @@ def keep(record: Record, path: Path) -> Record:
 def merge(old: Record, new: Record) -> Record:
     """The new result, with a recorded cell where this one has none, or has fewer repeats of the same settings.
 
-    A recorded cell whose settings are no longer those of the file is marked as stale.
+    Repeats of the same settings with other seeds are joined. A recorded cell whose settings are no longer those of the
+    file is marked as stale.
     """
     earlier = {cell["title"]: cell for cell in old.get("cells", [])}
     cells = [_chosen(earlier.get(cell["title"]), cell) for cell in new["cells"]]
@@ -34,9 +39,49 @@ def _chosen(old: Record | None, new: Record) -> Record:
     if old is None or not old["done"]:
         return new
     same = old["settings_sha256"] == new["settings_sha256"]
+    if same and new["values"] and old["tuned"] == new["tuned"] and not old["values"].keys() & new["values"].keys():
+        return _joined(old, new)
     ended = bool(new["values"]) or 0 < new["wanted"] == new["done"]
     if ended and not (same and len(old["values"]) > len(new["values"])):
         return new
     if not same:
         return {**old, "stale": True}
     return {**old, "published": new["published"], "wanted": max(new["wanted"], old["done"])}
+
+
+def _joined(old: Record, new: Record) -> Record:
+    """The repeats of both, which have no seed in common."""
+    values = dict(sorted((old["values"] | new["values"]).items(), key=lambda pair: int(pair[0])))
+    numbers = [math.nan if value is None else value for value in values.values()]
+    finite = [value for value in numbers if math.isfinite(value)]
+    diverged, done = old["diverged"] + new["diverged"], old["done"] + len(new["values"])
+    mean, std = mean_and_std(finite)
+    published = new["published"] and Published(**new["published"])
+    verdict, why = judge(numbers, published, why_missing(diverged == len(numbers)))
+    return {
+        **new,
+        "values": values,
+        "mean": mean,
+        "std": std,
+        "diverged": diverged,
+        "verdict": verdict,
+        "why": why,
+        "target": _joined_target(old["target"], new["target"]),
+        "done": done,
+        "wanted": max(new["wanted"], done),
+        "wall_seconds": old["wall_seconds"] + new["wall_seconds"],
+        "curve": joined_curve([(cell.get("curve"), len(cell["values"]) - cell["diverged"]) for cell in (old, new)]),
+    }
+
+
+def _joined_target(old: Record | None, new: Record | None) -> Record | None:
+    """The way to a target: means over the repeats of both that reached it."""
+    if old is None or new is None:
+        return new
+    ways = [way for way in (old, new) if way["reached"]]
+    reached = sum(way["reached"] for way in ways)
+    means = {
+        key: sum(way["reached"] * way[key] for way in ways) / reached if reached else None
+        for key in ("rounds", "bytes", "seconds")
+    }
+    return {**new, **means, "reached": reached, "of": old["of"] + new["of"]}

@@ -68,13 +68,13 @@ def _reached(run: RunRecord, measure: Measure, target: float | None) -> dict[str
 
 
 def judge(
-    values: Sequence[float], published: Published | None, why_missing: str = "every repeat diverged"
+    values: Sequence[float], published: Published | None, missing: str = "every repeat diverged"
 ) -> tuple[Verdict, str]:
     """The verdict on the values of the repeats, and why, where it needs a reason.
 
     Within: the two means differ by at most two standard deviations, √(s² + s'²) being one, where s is the spread of
-    our repeats and s' the published one (what is not known counts as 0). ``why_missing`` says why
-    no repeat has a value, where that is so.
+    our repeats and s' the published one (what is not known counts as 0). ``missing`` says why no
+    repeat has a value, where that is so.
     """
     if not values:
         return "not run", ""
@@ -84,13 +84,18 @@ def judge(
         return "not comparable", published.not_comparable
     mean, std = mean_and_std([value for value in values if math.isfinite(value)])
     if mean is None:
-        return "not comparable", why_missing
+        return "not comparable", missing
     if std is None and published.std is None:
         return "not comparable", "neither side has a spread: repeat it with --repeats 2 or more"
     allowed = DEVIATIONS * math.hypot(std or 0.0, published.std or 0.0)
     if abs(mean - published.value) <= allowed * (1 + 1e-12):
         return "within", ""
     return ("above" if mean > published.value else "below"), ""
+
+
+def why_missing(diverged: bool) -> str:
+    """Why no repeat has a value: all of them diverged, or none reached the target."""
+    return "every repeat diverged" if diverged else "no repeat reached the target"
 
 
 def on_the_way(outcomes: Sequence[Outcome], target: float | None) -> dict[str, Any] | None:

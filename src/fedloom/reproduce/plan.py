@@ -214,11 +214,6 @@ class Cell:
         """Where the run that tries a point belongs."""
         return self.folder / "tune" / slug(point_text(point).replace("=-", "=minus "))
 
-    @property
-    def places(self) -> list[Path]:
-        """Where all its runs belong, trials and repeats."""
-        return [*map(self.tuning_place, self.points), *map(self.place, self.seeds)]
-
     def at_end(self, point: Point | None) -> bool:
         """Whether a point is at an end of a grid over one number, so that a wider grid might have a better one."""
         values = [value for one in self.points for value in one.values()]

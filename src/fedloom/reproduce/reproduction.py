@@ -16,11 +16,11 @@ from fedloom.engine.files import guarded, write_json
 from fedloom.engine.folder import CONFIG, TASK
 from fedloom.engine.lock import NAME, Lock, is_marked
 from fedloom.engine.run import Interrupted, Progress
-from fedloom.errors import Diverged, FedloomError, RunError
+from fedloom.errors import ConfigError, Diverged, FedloomError, RunError
 from fedloom.experiment import Override, Shelf, TaskSequence
 from fedloom.report.groups import mean_and_std
 from fedloom.reproduce.curve import curve_of
-from fedloom.reproduce.outcome import DIVERGED, Outcome, judge, on_the_way, read_outcome, read_record
+from fedloom.reproduce.outcome import DIVERGED, Outcome, judge, on_the_way, read_outcome, read_record, why_missing
 from fedloom.reproduce.plan import Cell, Measure, Plan, Point, Runnable, check, point_text
 
 RESULT = "result.json"
@@ -47,7 +47,8 @@ class Job:
 class Reproduction:
     """A plan in its folder.
 
-    ``watch`` makes, for each run, the context manager that shows its rounds; ``tell`` is told each run's result.
+    ``watch`` makes, for each run, the context manager that shows its rounds; ``tell`` is told each run's result. With
+    ``seeds`` only the repeats with these are done now.
     """
 
     def __init__(
@@ -57,9 +58,12 @@ class Reproduction:
         chosen: Sequence[Cell] | None = None,
         overrides: Sequence[Override] = (),
         force: bool = False,
+        seeds: Sequence[int] = (),
     ) -> None:
-        self.plan, self.folder, self.force = plan, folder, force
+        self.plan, self.folder, self.force, self.seeds = plan, folder, force, frozenset(seeds)
         self.chosen = [cell for cell in (plan.cells if chosen is None else chosen) if cell.repeats]
+        self._check_seeds()
+        self.chosen = [cell for cell in self.chosen if self._wanted_seeds(cell)]
         self.overrides, self.shelf = list(overrides), Shelf()
         self.errors: dict[str, str] = {}
         self._done: dict[tuple[Path, Measure, float | None], Outcome] = {}
@@ -71,7 +75,7 @@ class Reproduction:
         try:
             self._check_places()
             self.save()
-            total, met = len({place for cell in self.chosen for place in cell.places}), set[Path]()
+            total, met = len({place for cell in self.chosen for place in self._places(cell)}), set[Path]()
             for cell in self.chosen:
                 for job in self._jobs(cell):
                     known = job.place in met  # a run that another cell has read already
@@ -125,8 +129,25 @@ class Reproduction:
                 return
         if cell.points and self.best(cell) is None:
             return
-        for seed in cell.seeds:
+        for seed in self._wanted_seeds(cell):
             yield Job(cell, cell.place(seed), seed)
+
+    def _wanted_seeds(self, cell: Cell) -> list[int]:
+        return [seed for seed in cell.seeds if not self.seeds or seed in self.seeds]
+
+    def _check_seeds(self) -> None:
+        """Refuses a seed that no cell has."""
+        known = {seed for cell in self.chosen for seed in cell.seeds}
+        missing = sorted(self.seeds - known)
+        if known and missing:
+            raise ConfigError(
+                f"--seed {missing[0]}: no cell has such a repeat, theirs are {min(known)} to {max(known)}; "
+                "for more of them give --repeats"
+            )
+
+    def _places(self, cell: Cell) -> list[Path]:
+        """Where the runs belong that are to be done: trials and repeats."""
+        return [*map(cell.tuning_place, cell.points), *map(cell.place, self._wanted_seeds(cell))]
 
     def _experiment(self, job: Job) -> Runnable:
         if job.point is not None:
@@ -220,7 +241,7 @@ class Reproduction:
         known = [outcome for outcome in repeats.values() if outcome is not None]
         values = [outcome.value for outcome in known]
         mean, std = mean_and_std([value for value in values if math.isfinite(value)])
-        verdict, why = judge(values, cell.published, _why_missing(known))
+        verdict, why = judge(values, cell.published, why_missing(all(one.diverged for one in known)))
         return {
             "title": cell.title,
             "row": cell.row,
@@ -256,11 +277,6 @@ def _fingerprint(cell: Cell) -> str:
     """Of everything that decides a cell's values, but for the seeds."""
     told = [cell.settings.values, cell.tuning.values if cell.points else {}, cell.points]
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _why_missing(outcomes: Sequence[Outcome]) -> str:
-    """Why none of these runs has a value, if so."""
-    return "every repeat diverged" if all(outcome.diverged for outcome in outcomes) else "no repeat reached the target"
 
 
 def _silent(line: str) -> None:
