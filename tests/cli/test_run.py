@@ -171,6 +171,10 @@ def test_a_finished_run_can_be_resumed_and_stays_what_it_is(call: Call, summary:
         (("--per-round", 6, "--fraction", 0.5), "--fraction: selection.fraction = 0.5 cannot be beside"),
         (("--partition", "classes", "--classes-per-client", 11), "--classes-per-client: data.classes_per_client = 11"),
         (("--classes-per-client", 2), "--classes-per-client: data.classes_per_client = 2 is an option of partition"),
+        (
+            ("--method", "per-fedavg", "--alpha", 0.1),
+            "not chosen; the method's is method.alpha, on the command line --set",
+        ),
         (("--hidden", "a,b"), '--hidden: model.hidden = ["a", "b"] should be a list of whole numbers'),
         (("--quantise", 99), "--quantise: channel.0.bits = 99 should be a whole number from 1 to 16"),
     ],
@@ -180,6 +184,24 @@ def test_a_flag_that_cannot_be_is_refused_by_its_name(call: Call, flags: tuple[A
     assert said in result.stderr
     assert "Traceback" not in result.stderr
     assert not Path("a").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("run", "--method", "admm-fedmeta", "--rho", 1), "--set method.rho=VALUE"),
+        (("run", "--lambda", 1), "--set method.lambda_=VALUE"),
+        (("compare", "fedavg", "fedprox", "--mu", 1), "--set method.mu=VALUE"),
+        (("run", "--method", "fedavg", "--rouns", 1), "--rounds"),
+        (("report", "--mu", 1), ""),
+    ],
+)
+def test_a_hyper_parameter_that_is_no_option_is_told_how_it_is_given(
+    call: Call, words: tuple[Any, ...], meant: str
+) -> None:
+    said = call(*words, code=2).stderr
+    assert meant in said
+    assert ("--set" in said) == ("--set" in meant)
 
 
 def test_a_broken_file_is_refused_with_its_line(call: Call) -> None:

@@ -15,6 +15,7 @@ from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import Form, spoken
 from fedloom.experiment.words import hint
 from fedloom.federation.data import FederatedData
+from fedloom.methods import REGISTER
 from fedloom.types import Count, Fraction
 
 Share = Annotated[float, Interval(ge=0, lt=1)]
@@ -153,7 +154,8 @@ def read_data(values: dict[str, Any], faults: Faults) -> DataPlan | None:
     form = DIVISION.joined(stepped).joined(loader)
     read, wrong = form.read(values)
     for key, what in wrong.items():
-        faults.add(("data", key), _home(key) if key not in form.fields and _home(key) else what)
+        home = "" if key in form.fields else _home(key, faults.settings.get(("method", "name")))
+        faults.add(("data", key), home or what)
     if wrong or unknown:
         return None
     return DataPlan(
@@ -172,10 +174,14 @@ def _is_text(pair: tuple[str, Any], faults: Faults) -> bool:
     return True
 
 
-def _home(key: str) -> str:
-    """Which partition would have such an option."""
+def _home(key: str, method: Any) -> str:
+    """Which partition would have such an option, and that the method has one of this name, if so."""
     homes = [name for name in STEPS if key in _steps_form([name]).fields]
-    return f"is an option of partition = {' or '.join(map(repr, homes))}, which is not chosen" if homes else ""
+    if not homes:
+        return ""
+    own = method in list(REGISTER) and key in Form.of(REGISTER[method].cls, "").fields
+    also = f"; the method's is method.{key}, on the command line --set method.{key}=VALUE" if own else ""
+    return f"is an option of partition = {' or '.join(map(repr, homes))}, which is not chosen{also}"
 
 
 def _source_form(name: str) -> Form:
