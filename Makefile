@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: install demo test lint pytest bench docs clean
+.PHONY: install browser demo test lint pytest bench docs clean
 
 install: $(STAMP)
 
@@ -22,7 +22,15 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: install
+# The tests of pages want a browser: on Debian it is installed where that is allowed, elsewhere they say why they skip.
+browser:
+	@if ! { command -v chromium || command -v chromium-browser || command -v google-chrome; }; then \
+	  if command -v apt-get && [ "$$(id -u)" = 0 ]; then \
+	    apt-get update -qq && apt-get install -qq --yes --no-install-recommends chromium; \
+	  fi; \
+	fi >/dev/null || echo "Chromium could not be installed: the tests of pages are skipped"
+
+test: install browser
 	$(MAKE) --no-print-directory -j 2 lint pytest
 
 # Four processes share the cores: none of them, nor what they start, needs threads of its own, and workers of Ray, which
