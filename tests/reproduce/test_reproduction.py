@@ -297,3 +297,26 @@ classes = "second half"
     assert first == second != again  # with the seconds that it took
     assert told.cells["FedProx / iid"]["values"] == alone.cells["FedProx / iid"]["values"]
     assert told.cells["FedProx / iid"]["values"] != told.cells["FedAvg / iid"]["values"]
+
+
+def test_what_a_task_ended_with_counts_although_a_later_one_diverged(
+    write: Write, reproduce: Reproduce, parts: Parts
+) -> None:
+    head = parts["head"].replace('metric = "accuracy"', 'metric = "on low/accuracy"')
+    tasks = """
+[[run.task]]
+name = "low"
+classes = "first half"
+[[run.task]]
+name = "high"
+classes = "second half"
+method = { lr = 1e38 }
+"""
+    rows = "".join(
+        f'[[row]]\nname = "{name}"\nruns_of = "FedAvg"\nmeasure = {{ task = {task} }}\n'
+        for task, name in enumerate(("first", "second"), 1)
+    )
+    told = reproduce(write(head, tasks, parts["column"], parts["row"], rows), repeats=1)
+    known = json.loads(Path("out/FedAvg/iid/seed-0/matrix.json").read_text())["matrix"]
+    assert told.cells["first / iid"]["values"]["0"] == 100 * known[0][0] > 50
+    assert [told.cells[f"{row} / iid"]["diverged"] for row in ("first", "second", "FedAvg")] == [0, 1, 1]

@@ -40,7 +40,8 @@ def read_outcome(place: Path, measure: Measure, over: int, target: float | None)
     reached, seconds = _reached(run, measure, target), run.clock("wall_seconds") or 0.0
     if measure.reads != "value":
         return Outcome((reached or {}).get(measure.reads, math.nan), reached, seconds, broken)
-    value = math.nan if broken else value_of(run, measure, over)
+    ended = measure.task is not None  # tasks are in the history once they are learnt, whatever became of later ones
+    value = value_of(run, measure, over) if ended or not broken else math.nan
     return Outcome(value, reached, seconds, not math.isfinite(value))
 
 
