@@ -6,7 +6,6 @@ import os
 import traceback
 from typing import Any
 
-import click
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -35,11 +34,6 @@ class Guarded(TyperGroup):
         """Run the command."""
         try:
             return super().invoke(ctx)
-        except click.NoSuchOption as error:
-            meant = _setting(error, ctx.meta[ARGUMENTS])
-            if meant is None:
-                raise
-            raise click.UsageError(f"No such option {error.option_name!r}: write {meant}", error.ctx) from error
         except FedloomError as error:
             _say(f"error: {error}", "red")
             raise typer.Exit(REFUSED) from error
@@ -49,21 +43,26 @@ class Guarded(TyperGroup):
         except KeyboardInterrupt as stop:
             _say("stopped", "yellow")
             raise typer.Exit(STOPPED) from stop
+        except Exception as error:
+            if type(error).__name__ == "NoSuchOption":  # of click, which typer needs or, in later versions, contains
+                _hint(error, ctx.meta[ARGUMENTS])
+            raise
 
 
-def _setting(error: click.NoSuchOption, words: list[str]) -> str | None:
-    """How a hyper-parameter is given, where an option that is not there has the name of one."""
+def _hint(error: Any, words: list[str]) -> None:
+    """Say how a hyper-parameter is given, where an option that is not there has the name of one."""
     from fedloom.experiment.sections import method_form
     from fedloom.methods import REGISTER
 
-    if error.ctx is None or not any("--set" in parameter.opts for parameter in error.ctx.command.params):
-        return None
+    if not any("--set" in parameter.opts for parameter in error.ctx.command.params):
+        return
     key = error.option_name.lstrip("-").replace("-", "_")
     for name in [name for name in REGISTER if name in words] or REGISTER:
         for field in (key, f"{key}_"):  # lambda is a word of Python's
             if field in method_form(name).fields:
-                return f"--set method.{field}=VALUE"
-    return None
+                error.message = f"No such option {error.option_name!r}: write --set method.{field}=VALUE"
+                error.possibilities = []
+                return
 
 
 def _say(message: str, style: str) -> None:
