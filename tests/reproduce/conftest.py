@@ -31,6 +31,14 @@ ROW = """
 name = "FedAvg"
 method = { name = "fedavg", lr = 0.1 }
 """
+TASKS = """
+[[run.task]]
+name = "low"
+classes = "first half"
+[[run.task]]
+name = "high"
+classes = "second half"
+"""
 
 Write = Callable[..., Path]
 
@@ -91,5 +99,5 @@ def reproduce() -> Callable[..., Told]:
 
 @pytest.fixture
 def parts() -> dict[str, str]:
-    """The parts of a small file: head, column, row."""
-    return {"head": HEAD, "column": COLUMN, "row": ROW}
+    """The parts of a small file: head, column, row, and tasks in sequence."""
+    return {"head": HEAD, "column": COLUMN, "row": ROW, "tasks": TASKS}

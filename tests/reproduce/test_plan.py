@@ -184,16 +184,6 @@ def test_only_takes_the_name_of_a_row_or_column_as_just_that(write: Write, parts
     ]
 
 
-TASKS = """
-[[run.task]]
-name = "low"
-classes = "first half"
-[[run.task]]
-name = "high"
-classes = "second half"
-"""
-
-
 def test_a_row_may_stand_in_some_columns_only(write: Write, parts: Parts) -> None:
     columns = "".join(f'[[column]]\nname = "{name}"\n' for name in "ab")
     rows = parts["row"] + '[[row]]\nname = "y"\ncolumns = ["b"]\n'
@@ -212,7 +202,7 @@ def test_a_row_or_column_that_reads_the_runs_of_another_has_its_settings_and_its
         '[[column]]\nname = "b"\nruns_of = "a"\nmeasure = { metric = "on high/accuracy" }\n'
     )
     rows = parts["row"] + 'published = { a = 1.0 }\n[[row]]\nname = "y"\nruns_of = "FedAvg"\nmeasure = { task = 1 }\n'
-    file = write(parts["head"], TASKS, columns, rows)
+    file = write(parts["head"], parts["tasks"], columns, rows)
     read_and_check(file)
     cells = {cell.title: cell for cell in read_plan(file).cells}
     assert {str(cell.folder) for cell in cells.values()} == {"FedAvg/a"}
@@ -235,4 +225,4 @@ def test_a_row_or_column_that_reads_the_runs_of_another_has_its_settings_and_its
     ],
 )
 def test_measures_and_runs_that_cannot_be_are_refused(write: Write, parts: Parts, rows: str, said: str) -> None:
-    assert said in refusal(write(parts["head"], TASKS, parts["column"], parts["row"], rows + "\n"))
+    assert said in refusal(write(parts["head"], parts["tasks"], parts["column"], parts["row"], rows + "\n"))

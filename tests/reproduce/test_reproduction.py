@@ -257,13 +257,9 @@ def test_tasks_in_sequence_are_run_once_and_read_by_all_rows_that_show_them(
     write: Write, reproduce: Reproduce, parts: Parts
 ) -> None:
     head = parts["head"].replace('metric = "accuracy"', 'metric = "on low/accuracy"')
-    tasks = "".join(
-        f'[[run.task]]\nname = "{name}"\nclasses = "{half} half"\n'
-        for name, half in (("low", "first"), ("high", "second"))
-    )
     column = '[[column]]\nname = "new"\nruns_of = "iid"\nmeasure = { metric = "on high/accuracy" }\n'
     rows = '[[row]]\nname = "before"\nruns_of = "FedAvg"\nmeasure = { task = 1 }\n' + parts["row"]
-    told = reproduce(write(head, tasks, parts["column"], column, rows), repeats=1)
+    told = reproduce(write(head, parts["tasks"], parts["column"], column, rows), repeats=1)
     assert len(told.done) == 1
     matrix = json.loads(Path("out/FedAvg/iid/seed-0/matrix.json").read_text())["matrix"]
     shown = {title: cell["values"]["0"] for title, cell in told.cells.items()}
@@ -303,15 +299,7 @@ def test_what_a_task_ended_with_counts_although_a_later_one_diverged(
     write: Write, reproduce: Reproduce, parts: Parts
 ) -> None:
     head = parts["head"].replace('metric = "accuracy"', 'metric = "on low/accuracy"')
-    tasks = """
-[[run.task]]
-name = "low"
-classes = "first half"
-[[run.task]]
-name = "high"
-classes = "second half"
-method = { lr = 1e38 }
-"""
+    tasks = parts["tasks"] + "method = { lr = 1e38 }\n"  # of the second one
     rows = "".join(
         f'[[row]]\nname = "{name}"\nruns_of = "FedAvg"\nmeasure = {{ task = {task} }}\n'
         for task, name in enumerate(("first", "second"), 1)
