@@ -20,12 +20,12 @@ from fedloom.engine.fleet import Distribution, Fleet
 from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import Uniform
 from fedloom.engine.setting import Setting
-from fedloom.engine.store import MemoryStore
 from fedloom.execution import Serial, one_thread
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.replies import Replies
 from fedloom.methods.method import Context, Ints, Method
+from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message, State
 
 NAME = "ASYNC"
@@ -47,8 +47,8 @@ class Nothing(Method):
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        return {"dx": torch.zeros(len(device.clients), 1)}, memory
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        return {"dx": torch.zeros(len(client.clients), 1)}, memory
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         return state

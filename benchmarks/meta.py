@@ -77,17 +77,17 @@ def sentence(figures: dict[str, Any]) -> str:
 def _figures(case: Case, repeats: int) -> dict[str, Any]:
     problem = case.problem()
     assert case.clients == problem.stack_size(None)
-    device, theta = problem.device(np.arange(case.clients)), problem.model.init(0)
+    client, theta = problem.client(np.arange(case.clients)), problem.model.init(0)
     alpha, method = torch.full_like(theta, 0.01), fedloom.ADMMFedMeta(alpha=0.01)
-    received = {"x": theta, "rows": device.n.sum(), "rho": torch.full((case.clients, 1), 0.35)}
-    memory = method.client_init(device, received)
+    received = {"x": theta, "rows": client.n.sum(), "rho": torch.full((case.clients, 1), 0.35)}
+    memory = method.client_init(client, received)
     kinds: dict[str, Callable[[], Any]] = {
-        "plain": lambda: device.grad(theta),
-        "support": lambda: device.grad(theta, "support"),
-        "exact": lambda: device.meta_grad(theta, 0.01),
-        "meta_sgd": lambda: device.meta_grad(theta, alpha),
-        "first": lambda: device.meta_grad(theta, 0.01, Meta("first")),
-        "admm": lambda: method.client(device, received, memory),
+        "plain": lambda: client.grad(theta),
+        "support": lambda: client.grad(theta, "support"),
+        "exact": lambda: client.meta_grad(theta, 0.01),
+        "meta_sgd": lambda: client.meta_grad(theta, alpha),
+        "first": lambda: client.meta_grad(theta, 0.01, Meta("first")),
+        "admm": lambda: method.client(client, received, memory),
     }
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(repeats + 2):

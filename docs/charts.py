@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from fedloom.engine.files import slug
 from fedloom.report.plots import LIGHT
 from fedloom.report.words import name_text
+from fedloom.storage.files import slug
 
 Record = dict[str, Any]
 

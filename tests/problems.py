@@ -17,17 +17,17 @@ from fedloom.channel import Channel
 from fedloom.engine.rounds import Rounds
 from fedloom.engine.selection import All
 from fedloom.engine.setting import Setting
-from fedloom.engine.store import MemoryStore
 from fedloom.execution import Executor, Serial
 from fedloom.federation.batches import Plan
+from fedloom.federation.client import Client
 from fedloom.federation.data import FederatedData, Task
-from fedloom.federation.device import Device
 from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.replies import Replies
 from fedloom.methods import FedAvg
 from fedloom.methods.method import Context, Method
+from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message, State, Vector
 
 SIZES = (7, 3, 12, 5, 1)
@@ -230,8 +230,8 @@ class Tally(Method):
         clients = len(ctx.sizes)
         return {"x": ctx.theta0, "secret": 100.0 + torch.arange(clients), "seen": torch.zeros(clients)}
 
-    def client_init(self, device: Device, received: Message) -> Memory:
-        return {"accepted": torch.zeros_like(device.n[..., 0]), "born_with": received["secret"].clone()}
+    def client_init(self, client: Client, received: Message) -> Memory:
+        return {"accepted": torch.zeros_like(client.n[..., 0]), "born_with": received["secret"].clone()}
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}
@@ -239,7 +239,7 @@ class Tally(Method):
     def unicast(self, state: State, clients: Tensor) -> Message:
         return {"secret": state["secret"][clients]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         reply = {"secret": received["secret"].clone(), "born_with": memory["born_with"]}
         return reply, {**memory, "accepted": memory["accepted"] + 1}
 
@@ -248,21 +248,21 @@ class Tally(Method):
         seen[replies.clients] += 1
         return {**state, "seen": seen, "last": replies["secret"], "who": replies.clients, "born": replies["born_with"]}
 
-    def personal(self, device: Device, state: State, memory: Memory) -> Vector:
+    def personal(self, client: Client, state: State, memory: Memory) -> Vector:
         return memory["born_with"][..., None] * torch.ones_like(state["x"])
 
-    def measure(self, device: Device, received: Message, memory: Memory) -> dict[str, Tensor]:
-        return {"thirds": memory["accepted"] + device.n[..., 0] / 3}
+    def measure(self, client: Client, received: Message, memory: Memory) -> dict[str, Tensor]:
+        return {"thirds": memory["accepted"] + client.n[..., 0] / 3}
 
 
 @dataclass(frozen=True)
 class Shaky(Tally):
     """A tally in which one client breaks down in every other round."""
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        if device.round % 2 and 2 in device.clients:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        if client.round % 2 and 2 in client.clients:
             raise ZeroDivisionError("the sensor is broken")
-        return super().client(device, received, memory)
+        return super().client(client, received, memory)
 
 
 @dataclass(frozen=True)
@@ -274,14 +274,14 @@ class Marks(Method):
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0}
 
-    def client_init(self, device: Device, received: Message) -> Memory:
-        return {"marks": (device.rows().weight > 0).double()}
+    def client_init(self, client: Client, received: Message) -> Memory:
+        return {"marks": (client.rows().weight > 0).double()}
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        marks = memory["marks"] + (device.rows().weight > 0)
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        marks = memory["marks"] + (client.rows().weight > 0)
         return {"sum": marks.sum(-1)}, {"marks": marks}
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
@@ -292,8 +292,8 @@ class Marks(Method):
 class Located(FedAvg):
     """FedAvg whose clients tell how many of them read their rows in memory that other processes see too."""
 
-    def measure(self, device: Device, received: Message, memory: Memory) -> dict[str, Tensor]:
-        return {"elsewhere": torch.full((len(device.clients),), float(_shared(device.problem.x)))}
+    def measure(self, client: Client, received: Message, memory: Memory) -> dict[str, Tensor]:
+        return {"elsewhere": torch.full((len(client.clients),), float(_shared(client.problem.x)))}
 
 
 def _shared(tensor: Tensor) -> bool:
@@ -317,23 +317,23 @@ class Troubled(FedAvg):
     home: int = field(default_factory=os.getpid)
     """The process that is not to die."""
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        here = np.flatnonzero(device.clients == self.client_id)
-        if device.round != self.in_round or len(here) == 0:
-            return super().client(device, received, memory)
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        here = np.flatnonzero(client.clients == self.client_id)
+        if client.round != self.in_round or len(here) == 0:
+            return super().client(client, received, memory)
         if self.trouble == "die" and os.getpid() != self.home:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.trouble == "step":
-            device.sgd(received["x"], self.lr, self.batch, steps=5, direction=self._stumble(device))
+            client.sgd(received["x"], self.lr, self.batch, steps=5, direction=self._stumble(client))
         if self.trouble == "raise":
             raise ZeroDivisionError("the sensor is broken")
-        reply, memory = super().client(device, received, memory)
+        reply, memory = super().client(client, received, memory)
         reply["dx"][int(here[0]), 0] = float(self.trouble)
         return reply, memory
 
-    def _stumble(self, device: Device) -> Any:
+    def _stumble(self, client: Client) -> Any:
         def direction(y: Vector, g: Vector) -> Vector:
-            if device.step == 3:
+            if client.step == 3:
                 raise FloatingPointError("the third step went wrong")
             return g
 

@@ -71,16 +71,16 @@ class Staggered:
         for client in free:
             self.fetch(client, now)
 
-    def answer(self, client: int) -> None:
+    def answer(self, number: int) -> None:
         """The client's work on what it fetched."""
-        fetched, received = self.under_way.pop(client)
-        device = self.problem.device(np.array([client]), Draw(0, fetched), delay=np.array([self.ticks[client]]))
+        fetched, received = self.under_way.pop(number)
+        client = self.problem.client(np.array([number]), Draw(0, fetched), delay=np.array([self.ticks[number]]))
         memory: Memory = {}
         if stateful(self.method):
-            memory = self.memories.get(client) or self.method.client_init(device, received)
-        reply, memory = self.method.client(device, received, memory)
-        self.memories[client] = self.method.settle(device, memory, reply, received)
-        self.held.append((client, fetched, reply))
+            memory = self.memories.get(number) or self.method.client_init(client, received)
+        reply, memory = self.method.client(client, received, memory)
+        self.memories[number] = self.method.settle(client, memory, reply, received)
+        self.held.append((number, fetched, reply))
 
     def step(self) -> None:
         """The server's step on the replies that came first, in order of client id."""

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from fedloom.engine.matrix import TaskMatrix as TaskMatrix
     from fedloom.engine.run import Run as Run
     from fedloom.engine.run import train as train
-    from fedloom.engine.saved import saved_model as saved_model
     from fedloom.engine.schedule import Schedule as Schedule
     from fedloom.experiment.adaptation import adapt as adapt
     from fedloom.federation.data import FederatedData as FederatedData
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
     from fedloom.methods import Scaffold as Scaffold
     from fedloom.methods import SharingADMM as SharingADMM
     from fedloom.report import write_report as write_report
+    from fedloom.storage.saved import saved_model as saved_model
 
 __version__ = "0.1.0"
 
@@ -91,7 +91,7 @@ _HOMES = {
     "TaskMatrix": "fedloom.engine.matrix",
     "Run": "fedloom.engine.run",
     "train": "fedloom.engine.run",
-    "saved_model": "fedloom.engine.saved",
+    "saved_model": "fedloom.storage.saved",
     "Schedule": "fedloom.engine.schedule",
     "adapt": "fedloom.experiment.adaptation",
     "FederatedData": "fedloom.federation.data",

@@ -11,7 +11,7 @@ from torch import Tensor
 from conformance.own_methods import Controlled
 from fedloom.engine.engine import Row
 from fedloom.engine.rounds import Rounds
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies
 from fedloom.methods import ASOFed, Central, FedAsync, FedAvg, FedBuff, FedSGD, Local
 from fedloom.methods.method import Context, Ints
@@ -40,16 +40,16 @@ class WeightsOfAllClients(FedAvg):
 
 @dataclass(frozen=True)
 class ForgottenStepSize(FedAvg):
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        y, _ = replace(self, lr=1.0).train(device, received["x"])
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        y, _ = replace(self, lr=1.0).train(client, received["x"])
         return {"dx": y - received["x"]}, memory
 
 
 @dataclass(frozen=True)
 class OneStepTooFew(FedAvg):
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         steps = None if self.steps is None else max(1, self.steps - 1)
-        y, _ = replace(self, steps=steps).train(device, received["x"])
+        y, _ = replace(self, steps=steps).train(client, received["x"])
         return {"dx": y - received["x"]}, memory
 
 
@@ -65,17 +65,17 @@ class SlightlyTooLong(FedAvg):
 class IgnoredEffort(FedAvg):
     """Its own loop, which does not know that a slow client may stop early."""
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        y = received["x"].expand(*device.n.shape[:-1], -1)
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        y = received["x"].expand(*client.n.shape[:-1], -1)
         for _ in range(self.steps or self.epochs):
-            y = y - self.lr * device.grad(y)
+            y = y - self.lr * client.grad(y)
         return {"dx": y - received["x"]}, memory
 
 
 @dataclass(frozen=True)
 class ChangedMessage(FedAvg):
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        reply = super().client(device, received, memory)
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        reply = super().client(client, received, memory)
         received["x"].mul_(0.5)
         return reply
 
@@ -91,8 +91,8 @@ class ChangedState(FedAvg):
 class MixedStack(FedAvg):
     """Centres its update over the leading axis, which is the clients of a stack."""
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        reply, memory = super().client(device, received, memory)
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        reply, memory = super().client(client, received, memory)
         dx = reply["dx"]
         return {"dx": dx - 0.1 * dx.mean(0, keepdim=dx.dim() > 1)}, memory
 
@@ -114,8 +114,8 @@ class PeekingServer(FedAvg):
 
 @dataclass(frozen=True)
 class ForeignRandomness(FedAvg):
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        reply, memory = super().client(device, received, memory)
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        reply, memory = super().client(client, received, memory)
         return {"dx": reply["dx"] + 1e-3 * torch.randn_like(reply["dx"])}, memory
 
 
@@ -123,9 +123,9 @@ class ForeignRandomness(FedAvg):
 class SameBatches(FedAvg):
     """Uses no randomness at all though it has mini-batches: always the first rows."""
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         y, _ = self.train(
-            device.problem.device(device.clients if device.stacked else int(device.clients[0])), received["x"]
+            client.problem.client(client.clients if client.stacked else int(client.clients[0])), received["x"]
         )
         return {"dx": y - received["x"]}, memory
 
@@ -151,9 +151,9 @@ class ComputingConstructor(FedAvg):
 class CountsItsCalls(FedAvg):
     """Keeps the count of its calls on itself."""
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         self.__dict__["calls"] = self.__dict__.get("calls", 0) + 1
-        reply, memory = super().client(device, received, memory)
+        reply, memory = super().client(client, received, memory)
         return {"dx": reply["dx"] / self.__dict__["calls"]}, memory
 
 
@@ -163,19 +163,19 @@ class HiddenMemory(Local):
 
     kept: ClassVar[dict[int, Tensor]] = {}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        if device.round == 0:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        if client.round == 0:
             self.kept.clear()
-        own = [self.kept.get(int(i), received["x"]) for i in device.clients]
-        y, _ = self.train(device, torch.stack(own) if device.stacked else own[0])
-        self.kept.update(zip(device.clients.tolist(), y.reshape(len(own), -1), strict=True))
+        own = [self.kept.get(int(i), received["x"]) for i in client.clients]
+        y, _ = self.train(client, torch.stack(own) if client.stacked else own[0])
+        self.kept.update(zip(client.clients.tolist(), y.reshape(len(own), -1), strict=True))
         return {}, {"x": y}
 
 
 @dataclass(frozen=True)
 class ForgetfulLocal(Local):
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        y, _ = self.train(device, received["x"].expand_as(memory["x"]))
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        y, _ = self.train(client, received["x"].expand_as(memory["x"]))
         return {}, {"x": y}
 
 
@@ -183,7 +183,7 @@ class ForgetfulLocal(Local):
 class SharedPersonalModel(Local):
     """Hands every client the first client's model."""
 
-    def personal(self, device: Device, state: State, memory: Memory) -> Vector:
+    def personal(self, client: Client, state: State, memory: Memory) -> Vector:
         return memory["x"][:1].expand_as(memory["x"])
 
 
@@ -203,24 +203,24 @@ class SummedGradients(FedSGD):
 class ShrunkModel(Central):
     """Has a weight decay that nobody asked for."""
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        y, _ = self.train(device, received["x"], pull=(1e-3, torch.zeros_like(received["x"])))
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        y, _ = self.train(client, received["x"], pull=(1e-3, torch.zeros_like(received["x"])))
         return {"dx": y - received["x"]}, memory
 
 
 @dataclass(frozen=True)
 class FlippedCorrection(Controlled):
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x, c, c_i = received["x"], received["c"], memory["c"]
-        y, steps = self.train(device, x, shift=c_i - c)
+        y, steps = self.train(client, x, shift=c_i - c)
         return {"dx": y - x, "dc": (x - y) / (steps * self.lr) - c}, memory
 
 
 @dataclass(frozen=True)
 class ForgottenCorrection(Controlled):
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x, c_i = received["x"], memory["c"]
-        y, steps = self.train(device, x)
+        y, steps = self.train(client, x)
         return {"dx": y - x, "dc": (x - y) / (steps * self.lr) - c_i}, memory
 
 
@@ -228,11 +228,11 @@ class ForgottenCorrection(Controlled):
 class UndecodedMemory(Controlled):
     """Moves its memory by what it meant to send, not by what arrived."""
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        reply, _ = super().client(device, received, memory)
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        reply, _ = super().client(client, received, memory)
         return reply, {"c": memory["c"] + reply["dc"]}
 
-    def settle(self, device: Device, memory: Memory, sent: Message, inbox: Message) -> Memory:
+    def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
         return memory
 
 
@@ -242,13 +242,13 @@ class KeptWhenLost(Controlled):
 
     kept: ClassVar[dict[int, Tensor]] = {}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        if device.round == 0:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        if client.round == 0:
             self.kept.clear()
-        rows = memory["c"].reshape(len(device.clients), -1)
-        own = torch.stack([self.kept.get(int(i), row) for i, row in zip(device.clients, rows, strict=True)])
-        reply, _ = super().client(device, received, {"c": own.view_as(memory["c"])})
-        self.kept.update(zip(device.clients.tolist(), own + reply["dc"].reshape(own.shape), strict=True))
+        rows = memory["c"].reshape(len(client.clients), -1)
+        own = torch.stack([self.kept.get(int(i), row) for i, row in zip(client.clients, rows, strict=True)])
+        reply, _ = super().client(client, received, {"c": own.view_as(memory["c"])})
+        self.kept.update(zip(client.clients.tolist(), own + reply["dc"].reshape(own.shape), strict=True))
         return reply, memory
 
 
@@ -284,8 +284,8 @@ class NumberReader(FedAvg):
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"], "half": torch.tensor(0.5)}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        reply, memory = super().client(device, received, memory)
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        reply, memory = super().client(client, received, memory)
         return {"dx": float(received["half"]) * reply["dx"]}, memory
 
 
@@ -345,26 +345,26 @@ class RowsOfLongAgo(ASOFed):
 class MovedBeforeHeard(ASOFed):
     """Remembers where it went, not by how much the server says that it moved."""
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        reply, after = super().client(device, received, memory)
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        reply, after = super().client(client, received, memory)
         return reply, {**after, "w": after["w"] - reply["dw"]}
 
-    def settle(self, device: Device, memory: Memory, sent: Message, inbox: Message) -> Memory:
+    def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
         return memory
 
 
 @dataclass(frozen=True)
 class ForgetsToPull(ASOFed):
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        return ASOFed(**{**vars(self), "lambda_": 0.0}).client(device, received, memory)
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        return ASOFed(**{**vars(self), "lambda_": 0.0}).client(client, received, memory)
 
 
 @dataclass(frozen=True)
 class TheOtherOrder(ASOFed):
     """Renews h before it uses it, whatever it was told."""
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        return ASOFed(**{**vars(self), "order": "equations"}).client(device, received, memory)
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        return ASOFed(**{**vars(self), "order": "equations"}).client(client, received, memory)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedloom.conformance import Declaration, Exactly, Invariant, Known, Limit, quadratics
 from fedloom.conformance.drive import Walk, apart
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies
 from fedloom.methods.method import Context
 from fedloom.methods.training import LocalTraining
@@ -27,18 +27,18 @@ class Controlled(LocalTraining):
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0, "c": torch.zeros_like(ctx.theta0)}
 
-    def client_init(self, device: Device, received: Message) -> Memory:
-        return {"c": torch.zeros_like(received["c"]).expand(*device.n.shape[:-1], -1)}
+    def client_init(self, client: Client, received: Message) -> Memory:
+        return {"c": torch.zeros_like(received["c"]).expand(*client.n.shape[:-1], -1)}
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"], "c": state["c"]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x, c, c_i = received["x"], received["c"], memory["c"]
-        y, steps = self.train(device, x, shift=c - c_i)
+        y, steps = self.train(client, x, shift=c - c_i)
         return {"dx": y - x, "dc": (x - y) / (steps * self.lr) - c}, memory
 
-    def settle(self, device: Device, memory: Memory, sent: Message, inbox: Message) -> Memory:
+    def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
         return {"c": memory["c"] + sent["dc"]}
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
@@ -92,8 +92,8 @@ class Elaborate(LocalTraining):
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0, "visits": torch.zeros(ctx.clients)}
 
-    def client_init(self, device: Device, received: Message) -> Memory:
-        return {"seen": torch.zeros_like(device.rows().weight)}
+    def client_init(self, client: Client, received: Message) -> Memory:
+        return {"seen": torch.zeros_like(client.rows().weight)}
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}
@@ -101,9 +101,9 @@ class Elaborate(LocalTraining):
     def unicast(self, state: State, clients: Tensor) -> Message:
         return {"visits": state["visits"][clients]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        y, _ = self.train(device, received["x"])
-        seen = memory["seen"] + (device.rows().weight > 0)
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        y, _ = self.train(client, received["x"])
+        seen = memory["seen"] + (client.rows().weight > 0)
         return {"dx": y - received["x"], "visits": received["visits"] + 1}, {"seen": seen}
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:

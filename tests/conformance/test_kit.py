@@ -117,7 +117,7 @@ def test_a_class_that_needs_parameters_is_refused() -> None:
 
 @dataclass(frozen=True)
 class Failing(FedAvg):
-    def client(self, device, received, memory):  # type: ignore[no-untyped-def]
+    def client(self, client, received, memory):  # type: ignore[no-untyped-def]
         raise RuntimeError("the battery is empty")
 
 

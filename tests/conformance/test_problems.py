@@ -26,15 +26,15 @@ ALL = {
 def test_the_gradient_vanishes_at_the_optimum_as_autograd_sees_it(name: str) -> None:
     known = ALL[name]()
     for weighting in ("size", "uniform"):
-        weights, device = known.weights(weighting), known.problem.device(known.clients.numpy())
-        gradients = device.grad(known.minimiser(weighting), graph=True)
+        weights, client = known.weights(weighting), known.problem.client(known.clients.numpy())
+        gradients = client.grad(known.minimiser(weighting), graph=True)
         assert torch.allclose(weights @ gradients, torch.zeros(known.problem.model.n).double(), atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_each_clients_gradient_vanishes_at_its_own_optimum(name: str) -> None:
     known = ALL[name]()
-    gradients = known.problem.device(known.clients.numpy()).grad(known.optima, graph=True)
+    gradients = known.problem.client(known.clients.numpy()).grad(known.optima, graph=True)
     assert float(gradients.detach().abs().max()) < 1e-10
 
 
@@ -48,8 +48,8 @@ def test_clients_disagree_where_they_should() -> None:
 def test_hessians_are_those_of_autograd() -> None:
     known = quadratics(unequal=True)
     for i in range(len(known.clients)):
-        device = known.problem.device(i)
-        hessian = torch.autograd.functional.hessian(device.loss, torch.zeros(known.problem.model.n).double())
+        client = known.problem.client(i)
+        hessian = torch.autograd.functional.hessian(client.loss, torch.zeros(known.problem.model.n).double())
         assert torch.allclose(hessian, known.hessians[i], atol=1e-12)
 
 

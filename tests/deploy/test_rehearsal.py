@@ -26,8 +26,8 @@ from fedloom.deploy import Terms
 from fedloom.deploy.federation import HOST, Federation, free_port
 from fedloom.deploy.project import write_app
 from fedloom.deploy.security import make_certificates, make_node_key
-from fedloom.engine import toml
 from fedloom.experiment import Experiment
+from fedloom.storage import toml
 
 SECONDS = 600.0
 

@@ -25,14 +25,14 @@ from fedloom.engine.run import Interrupted
 from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import All, BySize, Chosen, Selection, Uniform
 from fedloom.engine.setting import Setting
-from fedloom.engine.store import MemoryStore
 from fedloom.errors import ClientError, ConfigError
 from fedloom.execution import Executor, Processes, Serial
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies
 from fedloom.federation.streams import Stream
 from fedloom.methods.method import Context, Ints, Method
+from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message, State
 
 SLOW = Distribution("uniform", 10.0, 100.0)
@@ -68,9 +68,9 @@ class Log(Method):
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"], "t": state["t"]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        device.evaluations += self.gradients
-        return {"saw": received["t"].reshape(-1).expand(len(device.clients)).clone()}, memory
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        client.evaluations += self.gradients
+        return {"saw": received["t"].reshape(-1).expand(len(client.clients)).clone()}, memory
 
     def work(self, rows: Ints) -> Ints:
         return np.full_like(rows, self.gradients)
@@ -443,9 +443,9 @@ def test_a_do_nothing_fleet_of_many_clients_is_walked_through() -> None:
 class Held(Log):
     """Also writes down how many rows each client trained on, and what the server believes that all have."""
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        reply, memory = super().client(device, received, memory)
-        return {**reply, "rows": device.n.reshape(-1).long()}, memory
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        reply, memory = super().client(client, received, memory)
+        return {**reply, "rows": client.n.reshape(-1).long()}, memory
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         assert torch.equal(replies["rows"], replies.sizes)

@@ -128,12 +128,12 @@ def test_adapted_models_take_full_gradient_steps_on_the_support_first(model: str
     problem = make_problem(model, dtype=F64)
     engine = run(problem, FedAvg(batch=4), 1)
     verdict = judged(engine, model="adapted", split="query", adapt_steps=3, adapt_lr=0.2)
-    for i, client in enumerate(verdict.clients.tolist()):
+    for i, number in enumerate(verdict.clients.tolist()):
         theta = engine.state["x"]
-        device = problem.device(client)
+        client = problem.client(number)
         for _ in range(3):
-            theta = theta - 0.2 * device.grad(theta, "support")
-        expected = float(device.loss(theta, "query"))
+            theta = theta - 0.2 * client.grad(theta, "support")
+        expected = float(client.loss(theta, "query"))
         assert float(verdict.values["loss"][i]) == pytest.approx(expected, rel=1e-10)
     assert verdict.clients.tolist() == [0, 1, 2, 3, 4]  # adaptation on an empty support is the identity
 

@@ -342,8 +342,8 @@ def test_presets_can_be_changed_and_must_exist() -> None:
 
 
 def test_silos_are_faster_and_more_reliable_than_devices() -> None:
-    silo, device = FLEETS["cross-silo"], FLEETS["cross-device"]
+    silo, client = FLEETS["cross-silo"], FLEETS["cross-device"]
     work = (0, 100_000, np.full(len(MANY), 100_000), np.full(len(MANY), 1000))
-    assert np.median(silo.seconds(MANY, *work)) < np.median(device.seconds(MANY, *work)) / 5
+    assert np.median(silo.seconds(MANY, *work)) < np.median(client.seconds(MANY, *work)) / 5
     assert (silo.dropout, silo.loss, silo.unavailable) == (0, 0, 0)
-    assert min(device.dropout, device.loss, device.unavailable) > 0
+    assert min(client.dropout, client.loss, client.unavailable) > 0

@@ -24,8 +24,8 @@ from fedloom.engine.rounds import Rounds
 from fedloom.engine.selection import BySize, Uniform
 from fedloom.errors import ConfigError, RunError
 from fedloom.execution import Processes, Worker
+from fedloom.federation.client import Client
 from fedloom.federation.data import SOURCE, TARGET
-from fedloom.federation.device import Device
 from fedloom.federation.metrics import METRICS
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies
@@ -52,9 +52,9 @@ class Witness(Method):
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        device.grad(received["x"])
-        return {"n": device.n[..., 0].double()}, memory
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        client.grad(received["x"])
+        return {"n": client.n[..., 0].double()}, memory
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         return {"x": state["x"], "known": ctx.sizes, "who": replies.clients, "n": replies.sizes, "said": replies["n"]}
@@ -69,19 +69,19 @@ class Diary(Method):
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0}
 
-    def client_init(self, device: Device, received: Message) -> Memory:
-        empty = torch.zeros_like(device.rows().weight).double()
-        return {"marks": empty, "row": empty, "asked": torch.zeros_like(device.n[..., 0])}
+    def client_init(self, client: Client, received: Message) -> Memory:
+        empty = torch.zeros_like(client.rows().weight).double()
+        return {"marks": empty, "row": empty, "asked": torch.zeros_like(client.n[..., 0])}
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        held = (device.rows().weight > 0).double()
-        row = device.rows().x[..., 0].double() * held
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        held = (client.rows().weight > 0).double()
+        row = client.rows().x[..., 0].double() * held
         changed = (memory["row"] != 0) & (memory["row"] != row)
         assert not bool(changed.any()), "the memory of a row is beside another row"
-        return {"one": device.n[..., 0]}, {"marks": memory["marks"] + held, "row": row, "asked": memory["asked"] + 1}
+        return {"one": client.n[..., 0]}, {"marks": memory["marks"] + held, "row": row, "asked": memory["asked"] + 1}
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         return state

@@ -14,8 +14,8 @@ from fedloom.channel import Quantise, payload
 from fedloom.engine.fleet import Distribution, Fleet
 from fedloom.engine.selection import BySize, Chosen, Uniform
 from fedloom.errors import ClientError, ConfigError, DataError, RunError
+from fedloom.federation.client import Client
 from fedloom.federation.data import SOURCE, TARGET
-from fedloom.federation.device import Device
 from fedloom.methods import Central, FedAvg, FedSGD, Local
 from fedloom.methods.method import Method
 from fedloom.types import Memory, Message
@@ -92,7 +92,7 @@ def test_local_is_every_client_alone() -> None:
     for client in range(5):
         theta = engine.theta0
         for t in range(5):
-            theta, _ = problem.device(client, engine.context(t).draw).sgd(theta, 0.1, 4, 2)
+            theta, _ = problem.client(client, engine.context(t).draw).sgd(theta, 0.1, 4, 2)
         memory = engine.store.get(client)
         assert memory is not None
         torch.testing.assert_close(memory["x"], theta, rtol=0, atol=1e-12)
@@ -364,10 +364,10 @@ def test_memory_of_single_rows_comes_back_to_its_rows(stack: int) -> None:
 def test_settle_sees_what_the_server_decoded() -> None:
     @dataclass(frozen=True)
     class Settling(FedAvg):
-        def client_init(self, device: Device, received: Message) -> Memory:
-            return {"sent": torch.zeros_like(received["x"].expand(*device.n.shape[:-1], -1))}
+        def client_init(self, client: Client, received: Message) -> Memory:
+            return {"sent": torch.zeros_like(received["x"].expand(*client.n.shape[:-1], -1))}
 
-        def settle(self, device: Device, memory: Memory, sent: Message, inbox: Message) -> Memory:
+        def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
             return {"sent": sent["dx"] + 0 * inbox["x"]}
 
     engine = start(make_problem("linear"), Settling(), transforms=(Quantise(2),))
@@ -449,8 +449,8 @@ def test_a_step_size_far_too_large_ends_in_a_clear_error() -> None:
 def test_large_numbers_are_not_taken_for_infinite_ones() -> None:
     @dataclass(frozen=True)
     class Loud(FedAvg):
-        def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-            return {"dx": torch.full_like(received["x"].expand(*device.n.shape[:-1], -1), 1e38)}, memory
+        def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+            return {"dx": torch.full_like(received["x"].expand(*client.n.shape[:-1], -1), 1e38)}, memory
 
     assert start(make_problem("linear"), Loud()).step()["accepted"] == 5
 
@@ -458,7 +458,7 @@ def test_large_numbers_are_not_taken_for_infinite_ones() -> None:
 def test_a_reply_without_its_axis_of_clients_is_refused() -> None:
     @dataclass(frozen=True)
     class Flat(FedAvg):
-        def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
             return {"dx": received["x"]}, memory
 
     with pytest.raises(ClientError, match=r"the reply 'dx' .* has shape \(21,\): its first axis must be the clients"):
@@ -468,7 +468,7 @@ def test_a_reply_without_its_axis_of_clients_is_refused() -> None:
 def test_when_everybody_fails_the_run_goes_on_with_nothing() -> None:
     @dataclass(frozen=True)
     class Hopeless(Local):
-        def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
             raise OSError("no power")
 
     engine = start(make_problem("linear"), Hopeless(), on_error="drop", stack=2)

@@ -21,7 +21,7 @@ from fedloom.engine.fleet import Distribution
 from fedloom.engine.run import Interrupted, train
 from fedloom.errors import ConfigError, RunError
 from fedloom.execution import Auto
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies
 from fedloom.methods import Context, Method
 from fedloom.types import Memory, Message, State
@@ -39,14 +39,14 @@ class Remembering(Method):
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0}
 
-    def client_init(self, device: Device, received: Message) -> Memory:
-        return {"m": torch.zeros_like(received["x"]).expand(*device.n.shape[:-1], -1)}
+    def client_init(self, client: Client, received: Message) -> Memory:
+        return {"m": torch.zeros_like(received["x"]).expand(*client.n.shape[:-1], -1)}
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        y, _ = device.sgd(received["x"], self.lr, self.batch, shift=0.1 * memory["m"])
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        y, _ = client.sgd(received["x"], self.lr, self.batch, shift=0.1 * memory["m"])
         return {"dx": y - received["x"]}, {"m": 0.9 * memory["m"] + y - received["x"]}
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
@@ -182,7 +182,7 @@ def test_a_damaged_checkpoint_costs_rounds_but_not_the_run(tmp_path: Path, whole
 def test_the_memory_of_clients_may_live_on_disk(
     tmp_path: Path, whole: fedloom.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedloom.engine.store.MemoryStore.__init__.__defaults__", (None, 1))
+    monkeypatch.setattr("fedloom.storage.store.MemoryStore.__init__.__defaults__", (None, 1))
     assert run(tmp_path / "run").summary["theta_sha256"] == whole.summary["theta_sha256"]
 
 

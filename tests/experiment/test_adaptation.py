@@ -13,13 +13,13 @@ import safetensors.torch
 import torch
 
 import fedloom
-from fedloom.engine.saved import saved_model
 from fedloom.errors import ConfigError, DataError, FedloomError, RunError
 from fedloom.experiment import Experiment, Override
 from fedloom.experiment.adaptation import adapt_to_settings
+from fedloom.federation.client import Client
 from fedloom.federation.data import TARGET
-from fedloom.federation.device import Device
 from fedloom.methods import FedAvg, Local
+from fedloom.storage.saved import saved_model
 from fedloom.types import State, Vector
 
 SMALL = {"data.name": "digits", "data.clients": 6, "data.target": 0.3, "rounds": 2, "model.hidden": 8, "method.lr": 0.2}
@@ -268,9 +268,9 @@ class Signed(FedAvg):
     """FedAvg whose clients adapt by the sign of the gradient."""
 
     def adapt(
-        self, device: Device, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
+        self, client: Client, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
     ) -> Vector:
-        return theta - (lr or 0.01) * device.grad(theta, split).sign()
+        return theta - (lr or 0.01) * client.grad(theta, split).sign()
 
 
 def test_the_methods_own_rule_adapts() -> None:

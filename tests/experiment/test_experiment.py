@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.engine import toml
 from fedloom.errors import ConfigError
 from fedloom.experiment import Experiment, Shelf
+from fedloom.storage import toml
 
 RICH = {
     "rounds": 3,

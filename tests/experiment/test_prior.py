@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import fedloom
-from fedloom.engine import checkpoint
-from fedloom.engine.folder import theta_sha256
-from fedloom.engine.saved import saved_model
 from fedloom.errors import ConfigError, ModelError, RunError
 from fedloom.experiment import Experiment
 from fedloom.methods import FedAvg
 from fedloom.methods.method import Context
+from fedloom.storage import checkpoint
+from fedloom.storage.folder import theta_sha256
+from fedloom.storage.saved import saved_model
 from fedloom.types import State, Vector
 from problems import make_problem
 

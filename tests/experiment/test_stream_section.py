@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedloom.engine import toml
 from fedloom.errors import FedloomError
 from fedloom.experiment import Experiment, load_experiment, parse_set
 from fedloom.experiment.tasks import TaskSequence
 from fedloom.federation.streams import Stream
+from fedloom.storage import toml
 
 SMALL = """
 rounds = 3

@@ -15,14 +15,14 @@ import pytest
 import torch
 
 import fedloom
-from fedloom.engine import toml
 from fedloom.engine.continual import Task
-from fedloom.engine.history import History
 from fedloom.engine.run import Interrupted
-from fedloom.engine.saved import saved_model
 from fedloom.errors import ConfigError, FedloomError, RunError
 from fedloom.experiment import Experiment, TaskSequence, load_experiment
 from fedloom.methods import FedAvg, Local
+from fedloom.storage import toml
+from fedloom.storage.history import History
+from fedloom.storage.saved import saved_model
 from fedloom.types import Vector
 
 HALVES = """

@@ -108,7 +108,7 @@ def test_a_federation_without_rows_has_no_steps() -> None:
 @given(width=st.integers(1, 40), rows=st.integers(1, 3), seed=st.integers(0, 99))
 def test_both_ways_to_sort_give_the_same_order(width: int, rows: int, seed: int) -> None:
     keys = np.random.default_rng(seed).integers(0, 20, (rows, width)).astype(np.uint64)
-    assert np.array_equal(order_of(keys.copy()), order_of(keys.copy(), most=0))
+    assert np.array_equal(order_of(keys.copy()), order_of(keys.copy(), limit=0))
 
 
 @pytest.mark.parametrize(

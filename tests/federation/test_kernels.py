@@ -146,7 +146,7 @@ def test_asking_for_a_gradient_does_not_disturb_a_walk_that_is_under_way(name: s
 def test_what_is_not_in_the_vector_stays_as_it_was() -> None:
     problem = make_problem("problems:mixed", dtype=F64)
     frozen = problem.model.module.get_parameter("frozen").clone()
-    y, _ = problem.device([0, 2]).sgd(problem.model.init(0, F64), 0.1, 4, epochs=2)
+    y, _ = problem.client([0, 2]).sgd(problem.model.init(0, F64), 0.1, 4, epochs=2)
     kernel = problem.kernel
     assert isinstance(kernel, ModuleKernel)
     assert torch.equal(kernel.module.get_parameter("frozen"), frozen.double())

@@ -177,7 +177,7 @@ def test_a_module_that_exists_already_is_where_the_vector_starts_and_is_left_as_
     start = torch.cat([p.detach().reshape(-1) for p in net.parameters()])
     problem = Problem(make_data(), Model(lambda: net))
     assert torch.equal(problem.model.init(1), start)
-    y, _ = problem.device([0, 1]).sgd(problem.model.init(1), 0.1, 4)
+    y, _ = problem.client([0, 1]).sgd(problem.model.init(1), 0.1, 4)
     assert not torch.equal(y[0], start)
     assert torch.equal(torch.cat([p.detach().reshape(-1) for p in net.parameters()]), start)
     assert torch.equal(problem.model(start, problem.x), problem.model(start, problem.x))  # no dropout
@@ -248,10 +248,10 @@ def test_rows_may_be_whole_numbers_such_as_words(dtype: torch.dtype) -> None:
     object.__setattr__(data, "x", torch.randint(10, (len(data.x), 5)))
     problem = Problem(data, Model(Words), dtype=dtype)
     theta = problem.model.init(0, dtype)
-    y, _ = problem.device([0, 1, 2]).sgd(theta, 0.1, 4)
+    y, _ = problem.client([0, 1, 2]).sgd(theta, 0.1, 4)
     assert y.dtype == dtype
     assert torch.isfinite(y).all()
-    assert problem.device([0, 4]).grad(theta).shape == (2, problem.model.n)
+    assert problem.client([0, 4]).grad(theta).shape == (2, problem.model.n)
 
 
 class Viewing(nn.Module):
@@ -275,10 +275,10 @@ def test_images_are_laid_out_as_the_network_is_quickest_or_as_it_needs_them(chan
     assert torch.equal(laid_out, problem.x)
     assert laid_out.stride(1) == (64 if viewing else 1)
     theta = problem.model.init(0, torch.float64).requires_grad_()
-    device = problem.device([1])
+    client = problem.client([1])
     rows = problem.data.splits["train"][1]
     module = problem.model.built().double()
     out = functional_call(module, problem.model.views(theta), (problem.x[rows].contiguous(),))
     torch.testing.assert_close(problem.model(theta, problem.x[rows]), out)
     loss = nn.functional.cross_entropy(out, problem.y[rows])
-    torch.testing.assert_close(device.grad(theta.detach())[0], torch.autograd.grad(loss, theta)[0])
+    torch.testing.assert_close(client.grad(theta.detach())[0], torch.autograd.grad(loss, theta)[0])

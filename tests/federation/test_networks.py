@@ -164,7 +164,7 @@ def test_dropout_leaves_predictions_alone_and_follows_the_seed_in_training(layer
     plain, dropping = (make_problem("lstm", options=one) for one in options)
     theta = plain.model.init(0)
     assert torch.equal(plain.model(theta, plain.x), dropping.model(theta, plain.x))
-    steps = [problem.device(2, Draw(seed)).sgd(theta, 0.1)[0] for problem in (plain, dropping) for seed in (7, 7, 8)]
+    steps = [problem.client(2, Draw(seed)).sgd(theta, 0.1)[0] for problem in (plain, dropping) for seed in (7, 7, 8)]
     assert torch.equal(steps[0], steps[2])  # full batches leave nothing to chance
     assert torch.equal(steps[3], steps[4])
     assert not torch.equal(steps[3], steps[0])

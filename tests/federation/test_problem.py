@@ -65,7 +65,7 @@ def test_a_label_that_is_not_finite_is_refused(task: str) -> None:
 def test_several_labels_may_be_unknown_but_not_infinite() -> None:
     data = with_value(make_data(task="multilabel"), 1, "train", torch.nan, "y")
     problem = Problem(data, build_model("linear", data))
-    y, _ = problem.device([0, 1]).sgd(problem.model.init(0), 0.1, 4)
+    y, _ = problem.client([0, 1]).sgd(problem.model.init(0), 0.1, 4)
     assert torch.isfinite(y).all()
     data = with_value(make_data(task="multilabel"), 1, "train", torch.inf, "y")
     with pytest.raises(DataError, match="not finite"):
@@ -75,9 +75,9 @@ def test_several_labels_may_be_unknown_but_not_infinite() -> None:
 def test_a_single_label_of_several_may_be_unknown_too() -> None:
     data = with_value(make_data(task="multilabel", outputs=1), 1, "train", torch.nan, "y")
     problem = Problem(data, build_model("linear", data))
-    y, _ = problem.device([0, 1]).sgd(problem.model.init(0), 0.1, 4)
+    y, _ = problem.client([0, 1]).sgd(problem.model.init(0), 0.1, 4)
     assert torch.isfinite(y).all()
-    assert torch.isfinite(problem.device([0, 1]).grad(problem.model.init(0))).all()
+    assert torch.isfinite(problem.client([0, 1]).grad(problem.model.init(0))).all()
 
 
 def test_the_loss_must_fit_the_task() -> None:
@@ -108,7 +108,7 @@ def test_a_problem_in_another_process_computes_the_same_bits(model: str) -> None
     problem = make_problem(model)
     other = pickle.loads(pickle.dumps(problem))
     theta = problem.model.init(0)
-    assert torch.equal(other.device([0, 2]).sgd(theta, 0.1, 4)[0], problem.device([0, 2]).sgd(theta, 0.1, 4)[0])
+    assert torch.equal(other.client([0, 2]).sgd(theta, 0.1, 4)[0], problem.client([0, 2]).sgd(theta, 0.1, 4)[0])
 
 
 def test_the_pool_and_the_limit_leave_the_problem_itself_alone() -> None:

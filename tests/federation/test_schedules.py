@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from fedloom.conformance import quadratics
-from fedloom.engine import toml
 from fedloom.errors import ConfigError
 from fedloom.experiment import Experiment
 from fedloom.experiment.forms import Form
 from fedloom.federation.schedules import Rate, rate_at, schedule
 from fedloom.methods import FedAvg, FedOpt, FedSGD
+from fedloom.storage import toml
 from problems import make_problem, run
 
 

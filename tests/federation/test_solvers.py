@@ -34,7 +34,7 @@ def points(problem: Problem, clients: int = 5) -> torch.Tensor:
 
 def stationary(problem: Problem, x: torch.Tensor, v: torch.Tensor, rho: torch.Tensor) -> float:
     """The norm of ∇f_i(x) + ρ(x − v)."""
-    return float((problem.device(range(5)).grad(x) + rho * (x - v)).norm(dim=-1).max())
+    return float((problem.client(range(5)).grad(x) + rho * (x - v)).norm(dim=-1).max())
 
 
 @pytest.mark.parametrize("columns", [3, 6, 40])
@@ -43,16 +43,16 @@ def stationary(problem: Problem, x: torch.Tensor, v: torch.Tensor, rho: torch.Te
 def test_least_squares_is_solved_exactly_for_few_and_for_many_columns(columns: int, outputs: int, bias: bool) -> None:
     problem = regression(columns, outputs, bias=bias)
     v, rho = points(problem), torch.tensor([[0.1], [0.5], [1.0], [2.0], [30.0]], dtype=F64)
-    x = problem.device(range(5)).prox(v, rho)
+    x = problem.client(range(5)).prox(v, rho)
     assert stationary(problem, x, v, rho) < 1e-12
 
 
 def test_large_square_bases_are_solved_one_by_one_to_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = regression(3)
     v = points(problem)
-    together = problem.device(range(5)).prox(v, 0.5)
+    together = problem.client(range(5)).prox(v, 0.5)
     monkeypatch.setattr("fedloom.federation.solvers._SMALL", 0)
-    torch.testing.assert_close(problem.device(range(5)).prox(v, 0.5), together, rtol=0, atol=1e-14)
+    torch.testing.assert_close(problem.client(range(5)).prox(v, 0.5), together, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("solver", ["newton", "lbfgs"])
@@ -60,7 +60,7 @@ def test_large_square_bases_are_solved_one_by_one_to_the_same_answer(monkeypatch
 def test_iterative_solvers_stop_at_their_tolerance(solver: Any, make: Any) -> None:
     problem = make()
     v, rho = points(problem), torch.tensor([[0.1], [0.5], [1.0], [2.0], [30.0]], dtype=F64)
-    x = problem.device(range(5)).prox(v, rho, how=Inner(solver, 1e-9, most=200))
+    x = problem.client(range(5)).prox(v, rho, how=Inner(solver, 1e-9, max_iterations=200))
     assert stationary(problem, x, v, rho) < 2e-9
 
 
@@ -69,63 +69,63 @@ def test_a_network_gets_nearer_to_a_stationary_point(solver: Any) -> None:
     problem = make_problem("mlp", dtype=F64, options={"hidden": [8], "activation": "tanh"})
     v, rho = points(problem) / 3, torch.tensor(2.0, dtype=F64)
     before = stationary(problem, v, v, rho)
-    x = problem.device(range(5)).prox(v, 2.0, how=Inner(solver, 1e-6, most=300))
+    x = problem.client(range(5)).prox(v, 2.0, how=Inner(solver, 1e-6, max_iterations=300))
     assert stationary(problem, x, v, rho) < 1e-3 * before
 
 
 def test_in_single_precision_the_solvers_stop_where_rounding_begins() -> None:
     problem = make_problem("linear", task="binary", outputs=1)
-    device = problem.device(range(5))
-    device.prox(points(problem).float(), 0.5, how=Inner("newton", 1e-30, most=10_000))
-    assert device.evaluations.max() < 10_000
+    client = problem.client(range(5))
+    client.prox(points(problem).float(), 0.5, how=Inner("newton", 1e-30, max_iterations=10_000))
+    assert client.evaluations.max() < 10_000
 
 
 def test_gradient_steps_are_pulled_by_each_clients_own_penalty() -> None:
     problem = regression(3)
     v, rho = points(problem), torch.tensor([[0.1], [0.5], [1.0], [2.0], [3.0]], dtype=F64)
-    x = problem.device(range(5)).prox(v, rho, how=Inner("gradient", lr=0.1, steps=2000))
+    x = problem.client(range(5)).prox(v, rho, how=Inner("gradient", lr=0.1, steps=2000))
     assert stationary(problem, x, v, rho) < 1e-10
 
 
 @pytest.mark.parametrize(
-    "how", [Inner("gradient", lr=0.05, batch=4, epochs=2), Inner("lbfgs", most=5), Inner("newton")]
+    "how", [Inner("gradient", lr=0.05, batch=4, epochs=2), Inner("lbfgs", max_iterations=5), Inner("newton")]
 )
 @pytest.mark.parametrize("model", ["linear", "mlp", "lenet"])
 def test_a_stack_solves_what_its_clients_solve_alone(how: Inner, model: str) -> None:
     problem = make_problem(model, dtype=F64)
     if model == "lenet" and how.solver == "newton":
-        how = Inner("newton", most=1)
+        how = Inner("newton", max_iterations=1)
     v, rho = points(problem) / 10, torch.tensor([[0.5], [1.0], [1.5], [2.0], [3.0]], dtype=F64)
-    together = problem.device(range(5)).prox(v, rho, how=how)
+    together = problem.client(range(5)).prox(v, rho, how=how)
     for i in range(5):
-        alone = problem.device(i).prox(v[i], rho[i], how=how)
+        alone = problem.client(i).prox(v[i], rho[i], how=how)
         torch.testing.assert_close(together[i], alone, rtol=1e-6, atol=1e-8)
 
 
 def test_least_squares_alone_is_as_in_a_stack() -> None:
     problem = regression(6)
     v = points(problem)
-    together = problem.device(range(5)).prox(v, 0.7)
+    together = problem.client(range(5)).prox(v, 0.7)
     for i in range(5):
-        torch.testing.assert_close(together[i], problem.device(i).prox(v[i], 0.7), rtol=0, atol=1e-13)
+        torch.testing.assert_close(together[i], problem.client(i).prox(v[i], 0.7), rtol=0, atol=1e-13)
 
 
 def test_factorisations_are_made_once_and_serve_every_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = regression(6)
     v = points(problem)
-    problem.device(range(5)).prox(v, 0.7)
+    problem.client(range(5)).prox(v, 0.7)
     monkeypatch.delattr("torch.linalg.eigh")
-    problem.device(range(5)).prox(v, 30.0)
-    problem.device(np.array([4, 1])).prox(v[:2], 0.1)
+    problem.client(range(5)).prox(v, 30.0)
+    problem.client(np.array([4, 1])).prox(v[:2], 0.1)
 
 
 def test_the_cache_keeps_within_its_bound_and_the_answers_stay() -> None:
     problem = regression(6)
     v = points(problem)
-    expected = problem.device(range(5)).prox(v, 0.7)
-    problem.spectra = Cache(most=120)
+    expected = problem.client(range(5)).prox(v, 0.7)
+    problem.spectra = Cache(limit=120)
     for _ in range(2):
-        assert torch.equal(problem.device(range(5)).prox(v, 0.7), expected)
+        assert torch.equal(problem.client(range(5)).prox(v, 0.7), expected)
         assert len(problem.spectra.kept) < 5
         assert problem.spectra.held == sum(one.numbers() for one in problem.spectra.kept.values()) <= 120
 
@@ -133,10 +133,10 @@ def test_the_cache_keeps_within_its_bound_and_the_answers_stay() -> None:
 def test_a_problem_with_other_rows_has_a_cache_of_its_own() -> None:
     problem = regression(3)
     v = points(problem)
-    problem.device(range(5)).prox(v, 0.7)
+    problem.client(range(5)).prox(v, 0.7)
     for other in (problem.limited(3), problem.with_pool(), pickle.loads(pickle.dumps(problem))):
         assert not other.spectra.kept
-        assert stationary(other, other.device(range(5)).prox(v, 0.7), v, torch.tensor(0.7, dtype=F64)) < 1e-12
+        assert stationary(other, other.client(range(5)).prox(v, 0.7), v, torch.tensor(0.7, dtype=F64)) < 1e-12
 
 
 def test_auto_takes_the_best_solver_that_fits() -> None:
@@ -166,9 +166,9 @@ def test_an_optimiser_is_pulled_by_each_clients_own_penalty_too(model: str) -> N
     problem = make_problem(model, dtype=F64)
     v, rho = points(problem) / 10, torch.tensor([[0.1], [0.5], [1.0], [2.0], [3.0]], dtype=F64)
     how = {"lr": 0.02, "batch": 4, "epochs": 2, "optimiser": local_optimiser("momentum")}
-    together, _ = problem.device(range(5)).sgd(v, pull=(rho, -v), **how)
+    together, _ = problem.client(range(5)).sgd(v, pull=(rho, -v), **how)
     for i in range(5):
-        alone, _ = problem.device(i).sgd(v[i], pull=(float(rho[i]), -v[i]), **how)
+        alone, _ = problem.client(i).sgd(v[i], pull=(float(rho[i]), -v[i]), **how)
         torch.testing.assert_close(together[i], alone, rtol=0, atol=1e-12)
 
 

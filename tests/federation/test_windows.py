@@ -1,4 +1,4 @@
-"""A device with a window of its training rows is a device that owns nothing but these."""
+"""A client with a window of its training rows is a client that owns nothing but these."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedloom.errors import DataError
+from fedloom.federation.client import Client
 from fedloom.federation.data import HALVES, FederatedData
-from fedloom.federation.device import Device
 from fedloom.federation.meta import Meta
 from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged, Window
@@ -44,12 +44,12 @@ def only(data: FederatedData, window: Window) -> FederatedData:
     return replace(data, splits=splits)
 
 
-def pair(problem: Problem, window: Window = SOME, clients: int | list[int] | None = None) -> tuple[Device, Device]:
+def pair(problem: Problem, window: Window = SOME, clients: int | list[int] | None = None) -> tuple[Client, Client]:
     """The same clients with a window, and owning nothing else."""
     ids = EVERYBODY if clients is None else clients
     at = np.atleast_1d(np.asarray(ids))
-    held = problem.device(ids, DRAW, window=(window[0][at], window[1][at]))
-    return held, problem.on(only(problem.data, window)).device(ids, DRAW)
+    held = problem.client(ids, DRAW, window=(window[0][at], window[1][at]))
+    return held, problem.on(only(problem.data, window)).client(ids, DRAW)
 
 
 def thetas(problem: Problem, clients: int | None = None) -> Tensor:
@@ -104,7 +104,7 @@ def test_local_steps_take_rows_of_the_window_alone(model: str, batch: int | None
 
 def test_a_client_whose_window_is_empty_behaves_as_one_without_rows() -> None:
     problem = make_problem("mlp", dtype=F64)
-    nothing = problem.device(2, DRAW, window=(np.array([4]), np.array([0])))
+    nothing = problem.client(2, DRAW, window=(np.array([4]), np.array([0])))
     theta = thetas(problem)
     assert (nothing.sizes().tolist(), float(nothing.n)) == ([0], 0.0)
     assert torch.equal(nothing.grad(theta), torch.zeros_like(theta))
@@ -130,24 +130,24 @@ def test_proximal_steps_stay_inside_the_window_and_follow_it(solver: str) -> Non
     v = torch.ones(problem.model.n, dtype=F64)
     for first, held in ((0, 3), (0, 5), (1, 5), (0, 3), (2, 0)):
         mine = (np.array([first] * 4), np.array([held] * 4))
-        device = problem.device(np.arange(4), DRAW, window=mine)
-        found = device.prox(v.expand(4, -1), 0.7, how=Inner(solver=solver, tolerance=1e-13))
+        client = problem.client(np.arange(4), DRAW, window=mine)
+        found = client.prox(v.expand(4, -1), 0.7, how=Inner(solver=solver, tolerance=1e-13))
         for i in range(4):
             rows = problem.data.splits["train"][i][first : first + held]
             x, y = problem.x[rows], problem.y[rows, 0]
             left = x.T @ x / max(held, 1) + 0.7 * torch.eye(3, dtype=F64)
             best = torch.linalg.solve(left, x.T @ y / max(held, 1) + 0.7 * v)
             torch.testing.assert_close(found[i], best, rtol=0, atol=1e-10)
-    whole = problem.device(np.arange(4), DRAW).prox(v.expand(4, -1), 0.7, how=Inner(solver=solver, tolerance=1e-13))
+    whole = problem.client(np.arange(4), DRAW).prox(v.expand(4, -1), 0.7, how=Inner(solver=solver, tolerance=1e-13))
     full = (np.zeros(4, dtype=np.int64), problem.data.splits["train"].sizes.numpy())
-    again = problem.device(np.arange(4), DRAW, window=full).prox(v.expand(4, -1), 0.7, how=Inner(solver, 1e-13))
+    again = problem.client(np.arange(4), DRAW, window=full).prox(v.expand(4, -1), 0.7, how=Inner(solver, 1e-13))
     assert torch.equal(whole, again)
 
 
 def test_factorisations_of_windows_that_are_gone_take_no_memory() -> None:
     problem = LeastSquares().problem
     for held in range(1, 6):
-        problem.device(0, DRAW, window=(np.array([0]), np.array([held]))).prox(torch.ones(3, dtype=F64), 1.0)
+        problem.client(0, DRAW, window=(np.array([0]), np.array([held]))).prox(torch.ones(3, dtype=F64), 1.0)
     assert len(problem.spectra.kept) == 1
     assert problem.spectra.held == problem.spectra.kept[0].numbers()
 
@@ -156,7 +156,7 @@ def test_a_window_of_everything_changes_no_bit() -> None:
     problem = make_problem("mlp")
     full = (np.zeros(5, dtype=np.int64), np.array(SIZES))
     theta = problem.model.init(0, torch.float32)
-    whole, window = problem.device(EVERYBODY, DRAW), problem.device(EVERYBODY, DRAW, window=full)
+    whole, window = problem.client(EVERYBODY, DRAW), problem.client(EVERYBODY, DRAW, window=full)
     for split in ("train", "support", "query", "test", "test-support"):
         for batch in (None, 3):
             assert torch.equal(
@@ -200,7 +200,7 @@ def test_a_half_that_is_not_made_of_training_rows_has_no_window() -> None:
 
 def test_one_client_of_a_stack_alone_has_its_own_window_effort_and_round() -> None:
     problem = make_problem("linear")
-    stack = problem.device(EVERYBODY, DRAW, window=SOME, effort=np.arange(5) / 4, delay=np.arange(5.0), round=9)
+    stack = problem.client(EVERYBODY, DRAW, window=SOME, effort=np.arange(5) / 4, delay=np.arange(5.0), round=9)
     alone = stack.alone(2)
     assert (alone.clients.tolist(), alone.sizes().tolist(), alone.round) == ([2], [6], 9)
     assert alone.effort is not None

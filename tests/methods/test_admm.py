@@ -177,11 +177,11 @@ def test_a_cold_start_finds_the_same() -> None:
 @pytest.mark.parametrize("model", ["mlp", "lenet"])
 def test_networks_learn_and_the_user_is_warned(model: str, solver: Any) -> None:
     problem = make_problem(model)
-    method = ADMM(rho=0.5, solver=solver, most=5, lr=0.2, epochs=20)
+    method = ADMM(rho=0.5, solver=solver, max_iterations=5, lr=0.2, epochs=20)
     with pytest.warns(UserWarning, match="neither convergence nor the limit is guaranteed"):
         made = fedloom.train(problem, method, rounds=8, executor="serial")
-    device, theta0 = problem.device(range(5)), start(problem, method).theta0
-    assert device.loss(made.theta).mean() < 0.95 * device.loss(theta0).mean()
+    client, theta0 = problem.client(range(5)), start(problem, method).theta0
+    assert client.loss(made.theta).mean() < 0.95 * client.loss(theta0).mean()
 
 
 def test_linear_models_are_not_warned_about() -> None:

@@ -41,9 +41,9 @@ def walk(problem: Problem, method: Method, **how: Any) -> Iterator[Rounds]:
 
 
 def mean_gradient(problem: Problem, theta: Tensor, alpha: float, how: Meta = Meta()) -> Tensor:  # noqa: B008
-    device = problem.device(np.arange(problem.data.clients))
-    w = torch.from_numpy(device.sizes()).double()
-    return w / w.sum() @ device.meta_grad(theta, alpha, how)[0]
+    client = problem.client(np.arange(problem.data.clients))
+    w = torch.from_numpy(client.sizes()).double()
+    return w / w.sum() @ client.meta_grad(theta, alpha, how)[0]
 
 
 @pytest.mark.parametrize("make", [classification, lambda: logistic().problem])
@@ -260,8 +260,8 @@ def test_the_norm_in_the_history_is_that_of_the_whole_gradient() -> None:
 def test_first_prices_are_normal_numbers_cut_off_at_two_deviations() -> None:
     problem = make_problem("mlp", dtype=F64, sizes=(7, 4, 12, 5, 2), options={"hidden": [300]})
     method = ADMMFedMeta(y_init="normal")
-    device = problem.device(np.arange(5))
-    y = method.client_init(device, {"x": problem.model.init(0, F64)})["y"]
+    client = problem.client(np.arange(5))
+    y = method.client_init(client, {"x": problem.model.init(0, F64)})["y"]
     assert float(y.abs().max()) <= 0.02
     assert float(y.abs().max()) > 0.0195
     assert float(y.std()) == pytest.approx(0.01 * 0.8796, rel=0.03)  # of the normal distribution cut off there
@@ -289,13 +289,13 @@ def test_penalties_of_clients_must_be_one_for_each_and_positive() -> None:
 
 def test_the_exact_sibling_solves_its_subproblems() -> None:
     problem = make_problem("mlp", dtype=F64, sizes=(7, 4, 12, 5, 2), options={"hidden": [5], "activation": "tanh"})
-    device = problem.device(np.arange(5))
+    client = problem.client(np.arange(5))
     v = problem.model.init(1, F64).expand(5, -1) + 0.1
-    x = device.meta_prox(v, 0.7, 0.3)
-    slope = device.meta_grad(x, 0.3)[0] + 0.7 * (x - v)
+    x = client.meta_prox(v, 0.7, 0.3)
+    slope = client.meta_grad(x, 0.3)[0] + 0.7 * (x - v)
     assert float(slope.norm(dim=-1).max()) < 1e-9
     for i in range(5):
-        torch.testing.assert_close(problem.device(i).meta_prox(v[i], 0.7, 0.3), x[i], rtol=0, atol=1e-8)
+        torch.testing.assert_close(problem.client(i).meta_prox(v[i], 0.7, 0.3), x[i], rtol=0, atol=1e-8)
 
 
 def test_both_find_the_same_model_of_a_smooth_network() -> None:
@@ -303,7 +303,7 @@ def test_both_find_the_same_model_of_a_smooth_network() -> None:
     ends = []
     for method, rounds in (
         (ADMMFedMeta(rho=0.5, lambda_=0.05, order="exact"), 300),
-        (ADMMMetaExact(rho=0.2, lambda_=0.05, tolerance=1e-12, most=60), 100),
+        (ADMMMetaExact(rho=0.2, lambda_=0.05, tolerance=1e-12, max_iterations=60), 100),
     ):
         engines = walk(problem, method, prior=torch.zeros(problem.model.n, dtype=F64))
         ends.append(next(e for t, e in enumerate(engines, 1) if t == rounds).state["x"])

@@ -96,8 +96,8 @@ def test_without_pull_and_memory_it_is_asynchronous_gradient_descent() -> None:
     fetched, ours = [state] * 5, [w] * 5
     for t in range(40):
         k = (3 * t + t // 7) % 5  # some turn, in which delays differ
-        device, received = known.problem.device(np.array([k])), method.broadcast(fetched[k], torch.tensor([k]))
-        reply, _ = method.client(device, received, method.client_init(device, received))
+        client, received = known.problem.client(np.array([k])), method.broadcast(fetched[k], torch.tensor([k]))
+        reply, _ = method.client(client, received, method.client_init(client, received))
         replies = Replies(torch.tensor([k]), ctx.sizes[k : k + 1], reply, torch.tensor([1]))
         state = method.server(state, replies, ctx)
         w = w - lr * known.weights()[k] * (known.hessians[k] @ (ours[k] - known.optima[k]))
@@ -144,9 +144,9 @@ def test_it_does_not_matter_whose_reply_comes_first_when_all_began_at_the_same_m
     problem, method = make_problem("mlp", dtype=F64), ASOFed()
     ctx = start(problem, method).context(0)
     state = method.server_init(ctx)
-    device = problem.device(np.arange(5))
+    client = problem.client(np.arange(5))
     received = method.broadcast(state, torch.arange(5))
-    moves = method.client(device, received, method.client_init(device, received))[0]["dw"]
+    moves = method.client(client, received, method.client_init(client, received))[0]["dw"]
     ends = []
     for turn in ([0, 1, 2, 3, 4], [4, 2, 0, 1, 3]):
         now = state
@@ -192,10 +192,10 @@ def multiplier(delays: list[float]) -> float:
     problem, moves = line(-1.0), []
     for method in (ASOFed(lr=1e-9, steps=1, keep=False), ASOFedD(lr=1e-9, steps=1, keep=False)):
         received = {"x": torch.zeros(1, 1, dtype=F64)}
-        memory: Memory = method.client_init(problem.device(np.array([0])), received)
+        memory: Memory = method.client_init(problem.client(np.array([0])), received)
         for delay in delays:
-            device = problem.device(np.array([0]), delay=np.array([delay]))
-            reply, memory = method.client(device, received, {**memory, "h": received["x"], "v": received["x"]})
+            client = problem.client(np.array([0]), delay=np.array([delay]))
+            reply, memory = method.client(client, received, {**memory, "h": received["x"], "v": received["x"]})
         moves.append(float(reply["dw"]))
     return moves[0] / moves[1]
 
@@ -223,29 +223,29 @@ def test_clients_of_one_stack_have_delays_of_their_own() -> None:
     problem, method = make_problem("linear", dtype=F64), ASOFed(lr=0.01, steps=1)
     received = {"x": start(problem, method).context(0).theta0}
     delay = np.array([0.0, 2.0, 10.0, 50.0, 100.0])
-    device, plain = problem.device(np.arange(5), delay=delay), problem.device(np.arange(5))
-    fast, slow = (method.client(d, received, method.client_init(d, received))[0]["dw"] for d in (plain, device))
+    client, plain = problem.client(np.arange(5), delay=delay), problem.client(np.arange(5))
+    fast, slow = (method.client(d, received, method.client_init(d, received))[0]["dw"] for d in (plain, client))
     r = torch.tensor([[1.0], [1.0], [math.log(10)], [math.log(50)], [math.log(100)]], dtype=F64)
     assert torch.allclose(slow, r * fast, atol=1e-15, rtol=1e-12)
 
 
 def test_a_client_that_keeps_its_model_is_pulled_towards_the_one_that_it_is_sent() -> None:
     method = ASOFed(lr=0.1, steps=1, lambda_=2.0)
-    device = line(0.0).device(np.array([0]))
+    client = line(0.0).client(np.array([0]))
     zero, one = torch.zeros(1, 1, dtype=F64), torch.ones(1, 1, dtype=F64)
     memory = {"w": 3 * one, "h": zero, "v": zero, "delays": zero, "visits": zero}
-    reply, kept = method.client(device, {"x": one}, memory)
+    reply, kept = method.client(client, {"x": one}, memory)
     assert float(reply["dw"]) == pytest.approx(0.1 * (3 + 2 * (3 - 1)), rel=1e-15)
-    assert float(method.settle(device, kept, reply, {"x": one})["w"]) == pytest.approx(3 - 0.7, rel=1e-15)
+    assert float(method.settle(client, kept, reply, {"x": one})["w"]) == pytest.approx(3 - 0.7, rel=1e-15)
 
 
 def test_a_model_that_begins_anew_feels_the_pull_from_the_second_iteration_on() -> None:
-    device, received = line(0.0).device(np.array([0])), {"x": torch.ones(1, 1, dtype=F64)}
+    client, received = line(0.0).client(np.array([0])), {"x": torch.ones(1, 1, dtype=F64)}
     moves = {}
     for steps in (1, 2):
         for pull in (0.0, 2.0):
             method = ASOFed(lr=0.1, steps=steps, lambda_=pull, keep=False)
-            moves[steps, pull] = float(method.client(device, received, method.client_init(device, received))[0]["dw"])
+            moves[steps, pull] = float(method.client(client, received, method.client_init(client, received))[0]["dw"])
     assert moves[1, 0.0] == moves[1, 2.0]
     assert moves[2, 0.0] != moves[2, 2.0]
 
@@ -388,4 +388,4 @@ def test_the_ablations_are_the_method_with_one_part_left_out() -> None:
     whole = vars(ASOFed())
     assert {**vars(ASOFedD()), "dynamic": True} == whole
     assert {**vars(ASOFedF()), "features": "norm"} == whole
-    assert replace(ASOFed()).usual_schedule == "async"
+    assert replace(ASOFed()).default_schedule == "async"

@@ -41,10 +41,10 @@ def test_a_client_call_is_the_same_alone_and_in_a_stack(method: Method, model: s
     state = method.server_init(ctx)
     clients = torch.arange(5)
     received = method.broadcast(state, clients)
-    stack = problem.device(clients.numpy(), ctx.draw)
+    stack = problem.client(clients.numpy(), ctx.draw)
     reply, memory = method.client(stack, received, method.client_init(stack, received))
     for i in range(5):
-        one = problem.device(i, ctx.draw)
+        one = problem.client(i, ctx.draw)
         alone, own = method.client(one, received, method.client_init(one, received))
         for together, apart in ((reply, alone), (memory, own)):
             assert together.keys() == apart.keys()
@@ -59,8 +59,8 @@ def test_fedavg_passes_its_settings_on(optimiser: Any, how: dict[str, int]) -> N
 
     problem = make_problem("mlp", dtype=F64)
     engine = run(problem, FedAvg(lr=0.05, batch=4, optimiser=optimiser, weighting="uniform", **how), 1)
-    device = problem.device(range(5), engine.context(0).draw)
-    y, _ = device.sgd(engine.theta0, 0.05, 4, optimiser=local_optimiser(optimiser), **how)
+    client = problem.client(range(5), engine.context(0).draw)
+    y, _ = client.sgd(engine.theta0, 0.05, 4, optimiser=local_optimiser(optimiser), **how)
     torch.testing.assert_close(engine.state["x"], y.mean(0), rtol=0, atol=1e-12)
 
 

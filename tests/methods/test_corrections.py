@@ -16,10 +16,10 @@ from fedloom.engine.rounds import Rounds
 from fedloom.engine.run import train
 from fedloom.engine.selection import All, Selection, Uniform
 from fedloom.engine.setting import Setting
-from fedloom.engine.store import MemoryStore
 from fedloom.execution import Serial
 from fedloom.federation.problem import Problem
 from fedloom.methods import FedAvg, FedProx, Method, Scaffold
+from fedloom.storage.store import MemoryStore
 
 
 def walk(

@@ -72,12 +72,12 @@ def test_with_alpha_zero_it_stays_where_it_is() -> None:
 def test_its_clients_take_the_proximal_steps_of_fedprox() -> None:
     problem = make_problem("mlp", dtype=F64)
     ctx = start(problem, FedAsync()).context(0)
-    device = problem.device(torch.arange(5).numpy())
+    client = problem.client(torch.arange(5).numpy())
     received = {"x": ctx.theta0}
-    ours, _ = FedAsync(**BATCHES, rho=0.7).client(device, received, {})
-    theirs, _ = FedProx(**BATCHES, mu=0.7).client(device, received, {})
+    ours, _ = FedAsync(**BATCHES, rho=0.7).client(client, received, {})
+    theirs, _ = FedProx(**BATCHES, mu=0.7).client(client, received, {})
     assert torch.allclose(ours["x"], ctx.theta0 + theirs["dx"], atol=1e-15, rtol=0)
-    free, _ = FedAsync(**BATCHES, rho=0.0).client(device, received, {})
+    free, _ = FedAsync(**BATCHES, rho=0.0).client(client, received, {})
     assert not torch.allclose(ours["x"], free["x"], atol=1e-3)
 
 
@@ -126,11 +126,11 @@ def test_the_buffer_takes_two_replies_of_a_fast_client_at_once() -> None:
     method = FedBuff(lr=0.1, batch=None, steps=2)
     engine = Staggered(problem, method, ticks=[1.0, 1.0, 100.0, 100.0], buffer=4)
     x = engine.base.theta0
-    moves = [method.client(problem.device(k), {"x": x}, {})[0]["dx"] for k in (0, 1)]
+    moves = [method.client(problem.client(k), {"x": x}, {})[0]["dx"] for k in (0, 1)]
     assert torch.allclose(engine.run(1), x + (moves[0] + moves[1]) / 2, atol=1e-15, rtol=0)
 
 
 def test_asynchronous_methods_say_how_they_are_usually_run() -> None:
-    assert (FedAsync.usual_schedule, FedAsync.usual_buffer) == ("async", 1)
-    assert (FedBuff.usual_schedule, FedBuff.usual_buffer) == ("async", 10)
-    assert replace(FedAvg()).usual_schedule == "rounds"
+    assert (FedAsync.default_schedule, FedAsync.default_buffer) == ("async", 1)
+    assert (FedBuff.default_schedule, FedBuff.default_buffer) == ("async", 10)
+    assert replace(FedAvg()).default_schedule == "rounds"

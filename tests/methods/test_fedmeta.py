@@ -33,20 +33,20 @@ META = sorted(name for name, entry in REGISTER.items() if entry.family == "meta-
 def own_adaptation(problem: Problem, method: Method, rounds: int = 3, **wish: Any) -> tuple[Any, torch.Tensor]:
     """The run, and what its method makes of the model for the clients."""
     engine = run(problem, method, rounds, evaluations=())
-    device = problem.device(np.arange(5), Draw(0, rounds))
+    client = problem.client(np.arange(5), Draw(0, rounds))
     wish = {"lr": None, "steps": None, **wish}
     theta = method.model(engine.state)
-    return engine, method.adapt(device, engine.state, theta, wish["lr"], wish["steps"], "support")
+    return engine, method.adapt(client, engine.state, theta, wish["lr"], wish["steps"], "support")
 
 
 def test_maml_adapts_by_its_own_inner_steps_unless_the_user_says_otherwise() -> None:
     problem = make_problem("mlp", dtype=F64, sizes=SIZES)
-    device = problem.device(np.arange(5))
+    client = problem.client(np.arange(5))
     for wish, alpha, steps in (({}, 0.2, 3), ({"lr": 0.05}, 0.05, 3), ({"steps": 1}, 0.2, 1)):
         engine, found = own_adaptation(problem, FedMetaMAML(alpha=0.2, inner_steps=3), **wish)
         theta = engine.state["x"]
         for _ in range(steps):
-            theta = theta - alpha * device.grad(theta, "support")
+            theta = theta - alpha * client.grad(theta, "support")
         torch.testing.assert_close(found, theta)
 
 
@@ -57,15 +57,15 @@ def test_meta_sgd_adapts_by_the_step_sizes_it_has_learnt() -> None:
     theta, alpha = engine.state["x"].chunk(2)
     assert float((alpha - 0.2).abs().max()) > 1e-3
     torch.testing.assert_close(method.model(engine.state), theta)
-    torch.testing.assert_close(found, theta - alpha * problem.device(np.arange(5)).grad(theta, "support"))
+    torch.testing.assert_close(found, theta - alpha * problem.client(np.arange(5)).grad(theta, "support"))
 
 
 def test_fedavg_meta_adapts_with_the_optimiser_it_is_given() -> None:
     problem = make_problem("mlp", dtype=F64, sizes=SIZES)
     method = FedAvgMeta(alpha=0.05, adapt_batch=2, adapt_steps=2, adapt_optimiser="adam")
     engine, found = own_adaptation(problem, method)
-    device = problem.device(np.arange(5), Draw(0, 3))
-    expected, _ = device.sgd(engine.state["x"], 0.05, 2, 2, optimiser=Adam(), split="support")
+    client = problem.client(np.arange(5), Draw(0, 3))
+    expected, _ = client.sgd(engine.state["x"], 0.05, 2, 2, optimiser=Adam(), split="support")
     torch.testing.assert_close(found, expected)
 
 
@@ -80,9 +80,9 @@ def test_meta_methods_are_judged_after_adaptation_on_rows_that_nobody_trained_on
     method = REGISTER[name].cls()
     evaluations = [Evaluation(), Evaluation("target", on="target"), Evaluation("plain", model="global")]
     done = train(problem, method, rounds=2, evaluate=evaluations)
-    device = problem.device(data.with_role(TARGET).numpy())
-    theta = method.adapt(device, done.state, done.theta, None, None, "support")
-    loss, rows = device.loss(theta, "query"), torch.from_numpy(device.sizes("query"))
+    client = problem.client(data.with_role(TARGET).numpy())
+    theta = method.adapt(client, done.state, done.theta, None, None, "support")
+    loss, rows = client.loss(theta, "query"), torch.from_numpy(client.sizes("query"))
     expected = float((loss * rows / rows.sum()).sum())
     assert done.history[-1]["evaluations"]["target"]["loss"]["weighted"] == pytest.approx(expected, rel=1e-5)
 
@@ -99,10 +99,10 @@ def test_clients_of_the_variant_take_one_step_of_adam_on_mini_batches() -> None:
     method = FedMetaSGD(alpha=0.1, lr=0.01, batch=2, meta_step="client", optimiser="adam", weighting="query")
     engine = start(problem, method, evaluations=())
     x = engine.state["x"]
-    device = problem.device(np.arange(5), Draw(0, 0))
-    g = torch.cat(device.meta_grad(*x.chunk(2), Meta(batch=2)), -1)  # type: ignore[arg-type]
+    client = problem.client(np.arange(5), Draw(0, 0))
+    g = torch.cat(client.meta_grad(*x.chunk(2), Meta(batch=2)), -1)  # type: ignore[arg-type]
     moved = x - 0.01 * g / (g.abs() + 1e-8)
-    rows = torch.from_numpy(device.sizes("query")).double()
+    rows = torch.from_numpy(client.sizes("query")).double()
     engine.step()
     torch.testing.assert_close(engine.state["x"], rows / rows.sum() @ moved, rtol=1e-9, atol=1e-12)
 

@@ -81,9 +81,9 @@ def test_sharing_admm_says_that_it_needs_rounds_and_is_right() -> None:
     assert torch.allclose(run(known.problem, method, 600, evaluations=()).theta(), best, atol=1e-10, rtol=0)
     engine = Staggered(known.problem, method, [1.0, 1.7, 2.3, 5.1], apiece=False)
     engine.run(400)
-    device = known.problem.device(torch.arange(4).numpy())
+    client = known.problem.client(torch.arange(4).numpy())
     memory = {"x": torch.cat([engine.memories[k]["x"] for k in range(4)])}
-    found = method.model(engine.state) + method.personal(device, engine.state, memory).sum(0)
+    found = method.model(engine.state) + method.personal(client, engine.state, memory).sum(0)
     assert float((found - best).abs().max()) > 1.0
 
 
@@ -117,12 +117,12 @@ def test_clients_do_the_work_that_was_said_beforehand(name: str, settings: dict[
     method = REGISTER[name].cls(**settings)
     engine = run(problem, method, 1)
     ids = torch.arange(problem.data.clients)
-    device = problem.device(ids.numpy())
+    client = problem.client(ids.numpy())
     received = {**method.broadcast(engine.state, ids), **method.unicast(engine.state, ids)}
-    method.client(device, received, method.client_init(device, received))
-    said = method.work(device.sizes())
+    method.client(client, received, method.client_init(client, received))
+    said = method.work(client.sizes())
     assert said is not None
-    assert said.tolist() == device.evaluations.tolist()
+    assert said.tolist() == client.evaluations.tolist()
 
 
 @pytest.mark.parametrize("settings", [{"solver": "auto"}, {"solver": "newton"}, {"solver": "lbfgs"}])

@@ -95,8 +95,8 @@ def test_only_scores_and_the_shared_residual_cross_the_network() -> None:
     engine = start(known.problem, SharingADMM(), evaluations=())
     engine.step()
     received = engine.setting.method.broadcast(engine.state, torch.arange(4))
-    device = known.problem.device(np.arange(4))
-    reply, _ = engine.setting.method.client(device, received, engine.store.gather(torch.arange(4))[0])
+    client = known.problem.client(np.arange(4))
+    reply, _ = engine.setting.method.client(client, received, engine.store.gather(torch.arange(4))[0])
     assert {key: tuple(value.shape) for key, value in received.items()} == {"residual": (40, 3), "rho": ()}
     assert {key: tuple(value.shape[1:]) for key, value in reply.items()} == {
         "move": (40, 3),
@@ -108,10 +108,10 @@ def test_only_scores_and_the_shared_residual_cross_the_network() -> None:
 def test_a_party_never_sees_a_label() -> None:
     known = vertical("binary")
     flipped = Problem(replace(known.problem.data, y=1 - known.problem.y), known.problem.model, dtype=F64)
-    device, other = known.problem.device(np.arange(4)), flipped.device(np.arange(4))
+    client, other = known.problem.client(np.arange(4)), flipped.client(np.arange(4))
     method = SharingADMM()
     received = {"residual": torch.ones(40, 1, dtype=F64), "rho": torch.tensor(0.1, dtype=F64)}
-    one, _ = method.client(device, received, method.client_init(device, received))
+    one, _ = method.client(client, received, method.client_init(client, received))
     two, _ = method.client(other, received, method.client_init(other, received))
     assert all(torch.equal(one[key], two[key]) for key in one)
 
@@ -123,7 +123,7 @@ def test_the_model_is_the_sum_of_the_parts_and_each_party_holds_only_its_own() -
         engine.step()
     clients = torch.arange(4)
     memory, _ = engine.store.gather(clients)
-    parts = engine.setting.method.personal(known.problem.device(clients.numpy()), engine.state, memory)
+    parts = engine.setting.method.personal(known.problem.client(clients.numpy()), engine.state, memory)
     blocks = known.problem.data.blocks
     assert blocks is not None
     for i, columns in enumerate(blocks.columns):

@@ -10,7 +10,7 @@ import typer
 from fedloom.cli.display import make_console, say
 from fedloom.cli.flags import Flags, overrides, with_flags
 from fedloom.cli.run import Sets
-from fedloom.engine.files import slug
+from fedloom.storage.files import slug
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -51,7 +51,7 @@ def compare(
     entries = [parse_entry(text) for text in methods]
     comparison = Comparison(base, entries, _seeds(base, repeats, seeds))
     comparison.check()
-    folder = out or comparison.usual_folder()
+    folder = out or comparison.default_folder()
     console = make_console()
     comparison.claim(folder, ["fedloom", *ctx.meta.get(ARGUMENTS, [])], force)
     try:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.engine.files import slug, write_json
 from fedloom.errors import ConfigError, RunError
+from fedloom.storage.files import slug, write_json
 
 if TYPE_CHECKING:
     from fedloom.experiment import Experiment, Settings, TaskSequence
@@ -106,7 +106,7 @@ class Comparison:
                 found |= dict.fromkeys(each_fault(error))
         stop_at(found)
 
-    def usual_folder(self) -> Path:
+    def default_folder(self) -> Path:
         """Below runs/: the folder in which the same comparison was begun, or else one that is not there yet."""
         experiment = self.experiment(self.entries[0], self.seeds[0])
         names = "-".join(entry.folder for entry in self.entries)
@@ -116,7 +116,7 @@ class Comparison:
 
     def claim(self, folder: Path, command: list[str], force: bool) -> None:
         """Make the folder this comparison's; one with anything else in it, or with other settings, is refused."""
-        from fedloom.engine.files import guarded
+        from fedloom.storage.files import guarded
 
         record = _read(folder)
         if folder.exists() and not record and (not folder.is_dir() or any(folder.iterdir())):
@@ -165,7 +165,7 @@ def _method_tables(values: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _clear(folder: Path, record: dict[str, Any]) -> None:
     """Empty the runs of the comparison that was here, so that none is taken for one of this."""
-    from fedloom.engine.folder import RunFolder
+    from fedloom.storage.folder import RunFolder
 
     for name in record.get("runs", []):
         if (folder / name).is_dir():

@@ -53,8 +53,8 @@ def describe(
 ) -> None:
     """Say who would have what and how much clients differ; with --model, also how much their gradients do."""
     from fedloom.data import describe as described
-    from fedloom.engine.files import guarded
     from fedloom.experiment import Experiment
+    from fedloom.storage.files import guarded
 
     named = replace(next(flag for flag in FLAGS if flag.option == "--data"), option=name)
     experiment = Experiment.load(None, overrides([(named, name), *flags], sets))

@@ -70,8 +70,8 @@ def check(
 ) -> None:
     """Run the conformance kit: every method against problems with a known answer. Exit code 1 when a check fails."""
     from fedloom.conformance import check_methods
-    from fedloom.engine.files import plain
     from fedloom.methods import REGISTER, lookup
+    from fedloom.storage.files import plain
 
     chosen = [lookup(name).name for name in names or REGISTER]
     console = make_console()

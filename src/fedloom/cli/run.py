@@ -11,7 +11,7 @@ import typer
 from fedloom.cli.display import ending, following, make_console, primary, say, stopped
 from fedloom.cli.flags import EXECUTION, Flags, overrides, with_flags
 from fedloom.cli.guard import Halt
-from fedloom.engine.files import slug
+from fedloom.storage.files import slug
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,8 +54,8 @@ def resume(
     report: Report = True,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends in the same bits as one that was not."""
-    from fedloom.engine.folder import CONFIG, RunFolder
     from fedloom.experiment import load_experiment
+    from fedloom.storage.folder import CONFIG, RunFolder
 
     RunFolder.open(folder, write=False)
     perform(load_experiment(folder / CONFIG, overrides(flags)), folder, resume=True, quiet=quiet, report=report)
@@ -110,8 +110,8 @@ def tell(console: Console, summary: dict[str, Any]) -> None:
 
 def halting(experiment: Experiment | TaskSequence, folder: Path, **how: Any) -> Run:
     """The run; when the user stops it, how to go on."""
-    from fedloom.engine.folder import CONFIG
     from fedloom.engine.run import Interrupted
+    from fedloom.storage.folder import CONFIG
 
     try:
         return experiment.run(folder, **how)

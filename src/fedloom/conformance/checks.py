@@ -27,17 +27,17 @@ from fedloom.conformance.drive import (
 )
 from fedloom.conformance.problems import relabelled
 from fedloom.conformance.taps import OnlySums, Tap, TappedSerial
-from fedloom.engine import checkpoint
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.run import Run, train
 from fedloom.engine.selection import All, Chosen, Selection
-from fedloom.engine.store import MemoryStore
 from fedloom.errors import ConfigError
 from fedloom.execution import Executor, Processes, Serial
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
 from fedloom.methods.method import stateful
+from fedloom.storage import checkpoint
+from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message
 
 Check = Callable[[Subject], Finding]
@@ -203,17 +203,17 @@ def plain(subject: Subject) -> Finding:
     """State, messages and memory are dicts of plain, finite tensors, and the models have the model's shape."""
     with subject.walking(subject.declaration.table(torch.float32), subject.batches()) as walk:
         moment = Moment.after(walk, 2)
-        method, device, received = moment.method, moment.stack(), moment.received()
-        reply, memory = method.client(device, received, moment.memory())
-        replies = Replies(torch.from_numpy(moment.ids), torch.from_numpy(device.sizes()), reply)
+        method, client, received = moment.method, moment.stack(), moment.received()
+        reply, memory = method.client(client, received, moment.memory())
+        replies = Replies(torch.from_numpy(moment.ids), torch.from_numpy(client.sizes()), reply)
         dicts = {
             "state": method.server(walk.state, replies, walk.context(2)),
             "first state": method.server_init(walk.context(0)),
             "message": received,
             "reply": reply,
             "memory": memory,
-            "first memory": method.client_init(device, received),
-            "settled memory": method.settle(device, memory, reply, received),
+            "first memory": method.client_init(client, received),
+            "settled memory": method.settle(client, memory, reply, received),
         }
         faults = [fault for name, values in dicts.items() for fault in _impurities(name, values)]
         for name in ("reply", "memory", "first memory", "settled memory"):
@@ -222,7 +222,7 @@ def plain(subject: Subject) -> Finding:
         n, clients = walk.problem.model.n, len(moment.ids)
         if method.model(walk.state).shape != (n,):
             faults.append(f"the model has the shape {tuple(method.model(walk.state).shape)}, not ({n},)")
-        own = method.personal(device, walk.state, memory)
+        own = method.personal(client, walk.state, memory)
         if own.shape not in {(n,), (clients, n)}:
             faults.append(f"the personal models have the shape {tuple(own.shape)}, not ({clients}, {n})")
     return Finding(not faults, len(faults), few(faults) or "plain tensors throughout")
@@ -286,9 +286,9 @@ def effort(subject: Subject) -> Finding:
         with subject.walking(problem, method, fleet=fleet) as walk:
             recorded.append(int(walk.step()["gradient_evaluations"]))
             moment = Moment(walk, Draw(0, 1))
-            device = moment.stack(effort=part)
-            method.client(device, moment.received(), _memory(moment))
-            counts.append(device.evaluations)
+            client = moment.stack(effort=part)
+            method.client(client, moment.received(), _memory(moment))
+            counts.append(client.evaluations)
     if not divisible:
         same = bool((counts[0] == counts[1]).all()) and recorded[0] == recorded[1]
         return Finding(
@@ -306,12 +306,12 @@ def work(subject: Subject) -> Finding:
     for method in (subject.batches(), subject.full()):
         with subject.walking(problem, method) as walk:
             moment = Moment.after(walk, 1)
-            device = moment.stack()
-            said = method.work(device.sizes())
+            client = moment.stack()
+            said = method.work(client.sizes())
             if said is None:
                 return Finding(True, None, "known only when a client is done, as it says")
-            method.client(device, moment.received(), moment.memory())
-            off = max(off, int(np.abs(said - device.evaluations).max()))
+            method.client(client, moment.received(), moment.memory())
+            off = max(off, int(np.abs(said - client.evaluations).max()))
     return Finding(off == 0, off, f"a client's gradient evaluations are up to {off} off what was said beforehand")
 
 
@@ -402,13 +402,13 @@ def _client_half(moment: Moment, position: int | None, received: Message | None 
     """Everything that the client's functions give, for the stack or for one client that is no stack."""
     method = moment.method
     if position is None:
-        device, memory = moment.stack(), moment.memory()
+        client, memory = moment.stack(), moment.memory()
         received = moment.received() if received is None else received
     else:
-        device, received, memory = moment.alone(position)
-    reply, provisional = method.client(device, received, memory)
-    kept = method.settle(device, provisional, reply, received)
-    model = method.personal(device, moment.walk.state, kept)
+        client, received, memory = moment.alone(position)
+    reply, provisional = method.client(client, received, memory)
+    kept = method.settle(client, provisional, reply, received)
+    model = method.personal(client, moment.walk.state, kept)
     shape = moment.stack().n.shape[:1] if position is None else ()
     return {
         **{f"reply {key}": value for key, value in reply.items()},

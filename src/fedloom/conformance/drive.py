@@ -15,12 +15,12 @@ from torch import Tensor
 from fedloom.engine.engine import Clocks, Row
 from fedloom.engine.selection import All
 from fedloom.engine.setting import Setting
-from fedloom.engine.store import MemoryStore
 from fedloom.execution import Executor, Serial
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.methods.method import Context, Method, stateful
+from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message, State, Vector
 
 Ints = npt.NDArray[np.int64]
@@ -68,8 +68,8 @@ def product(walk: Walk, clients: Tensor) -> Tensor:
     method = walk.setting.method
     if method.evaluates != "personal":
         return walk.theta()
-    device = walk.problem.device(clients.numpy(), Draw(walk.setting.seed, walk.clocks.round))
-    return method.personal(device, walk.state, recall(walk, clients)).expand(len(clients), -1)
+    client = walk.problem.client(clients.numpy(), Draw(walk.setting.seed, walk.clocks.round))
+    return method.personal(client, walk.state, recall(walk, clients)).expand(len(clients), -1)
 
 
 def recall(walk: Walk, clients: Tensor) -> Memory:
@@ -116,10 +116,10 @@ class Moment:
         """Those who take part: all of them."""
         return self.walk.candidates
 
-    def stack(self, draw: Draw | None = None, effort: float | None = None) -> Device:
+    def stack(self, draw: Draw | None = None, effort: float | None = None) -> Client:
         """All clients as one stack."""
         part = None if effort is None else np.full(len(self.ids), effort)
-        return self.walk.problem.device(self.ids, draw or self.draw, effort=part)
+        return self.walk.problem.client(self.ids, draw or self.draw, effort=part)
 
     def received(self) -> Message:
         """What the stack is sent."""
@@ -130,13 +130,13 @@ class Moment:
         """What the stack remembers."""
         return recall(self.walk, torch.from_numpy(self.ids))
 
-    def alone(self, position: int) -> tuple[Device, Message, Memory]:
+    def alone(self, position: int) -> tuple[Client, Message, Memory]:
         """The same for one client that is no stack."""
         client, ids = int(self.ids[position]), torch.from_numpy(self.ids)
         own = {key: value[position] for key, value in self.method.unicast(self.walk.state, ids).items()}
         received = {**self.method.broadcast(self.walk.state, ids), **own}
         memory = self.walk.store.get(client) if stateful(self.method) else {}
-        return self.walk.problem.device(client, self.draw), received, memory or {}
+        return self.walk.problem.client(client, self.draw), received, memory or {}
 
 
 def difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
@@ -174,7 +174,7 @@ def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key: value.clone() for key, value in tensors.items()}
 
 
-def few(words: Sequence[str], most: int = 3) -> str:
+def few(words: Sequence[str], shown: int = 3) -> str:
     """The first of many, for a message."""
-    more = f" and {len(words) - most} more" if len(words) > most else ""
-    return ", ".join(words[:most]) + more
+    more = f" and {len(words) - shown} more" if len(words) > shown else ""
+    return ", ".join(words[:shown]) + more

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fedloom.data.align import from_parties
 from fedloom.data.arrays import from_arrays, from_clients
-from fedloom.data.federate import federate, usual_partition
+from fedloom.data.federate import default_partition, federate
 from fedloom.data.files import load_file
 from fedloom.data.heterogeneity import Description, describe, gradient_heterogeneity
 from fedloom.data.partition import STEPS, Partition, make_partition
@@ -27,6 +27,7 @@ __all__ = [
     "Scaling",
     "Source",
     "Table",
+    "default_partition",
     "describe",
     "federate",
     "fetch",
@@ -39,5 +40,4 @@ __all__ = [
     "make_partition",
     "optimum",
     "synthetic_linear",
-    "usual_partition",
 ]

@@ -56,7 +56,7 @@ def federate(
     A table that asks for a scaling is scaled by its training rows (:class:`~fedloom.data.scaling.Scaling`).
     """
     table = (load(table) if isinstance(table, str) else table).check()
-    plan = make_partition(partition or usual_partition(table), **options)
+    plan = make_partition(partition or default_partition(table), **options)
     chronological = table.series if chronological is None else chronological
     if plan.columns is not None:
         if target > 0 or source_classes is not None or target_classes is not None:
@@ -97,7 +97,7 @@ def federate(
     return _compact(data, owned)
 
 
-def usual_partition(table: Table) -> str:
+def default_partition(table: Table) -> str:
     """How a table is divided when nobody says: by its parties, by its natural clients, or evenly."""
     if table.blocks is not None:
         return "features"

@@ -16,8 +16,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
-from fedloom.engine.tensorfile import little_endian
 from fedloom.errors import MessageError
+from fedloom.storage.tensorfile import little_endian
 
 LIMIT = 8 << 30
 """Bytes that a message may have unless another limit is given."""

@@ -25,8 +25,8 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedloom.deploy.security import LOOPBACK, make_certificates, make_node_key
-from fedloom.engine.closing import Closing
 from fedloom.errors import RunError
+from fedloom.storage.closing import Closing
 
 HOST = LOOPBACK[1]
 _START_SECONDS = 120.0

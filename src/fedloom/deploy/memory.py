@@ -15,9 +15,9 @@ from pathlib import Path
 from flwr.app import RecordDict
 
 from fedloom.deploy.codec import decode, encode
-from fedloom.engine import checkpoint
-from fedloom.engine.files import guarded
 from fedloom.errors import ClientError
+from fedloom.storage import checkpoint
+from fedloom.storage.files import guarded
 from fedloom.types import Memory
 
 _RUNS_KEPT = 4  # memories of earlier runs that stay on a node

@@ -100,9 +100,9 @@ class Node:
         found = worker.client(shared, {**task, **self._remembering(task, run), "wire": True, "drop": False})
         if stateful(worker.method) and bool(found["finite"].all()):
             clients, draw = task["clients"], Draw(worker.seed, task["turn"])
-            device = worker.problem.device(clients, draw, round=task["round"])
+            client = worker.problem.client(clients, draw, round=task["round"])
             inbox = {**shared, **task.get("unicast", {})}
-            after = worker.method.settle(device, found["memory"], found["sent"], inbox)
+            after = worker.method.settle(client, found["memory"], found["sent"], inbox)
             kept = {key: value[0].clone() for key, value in after.items()}
             NodeMemory(self._keeper(run)).offer((_accepted(task), _saved(task)), task["turn"], kept)
         return {"wire": found["wire"], "evaluations": found["evaluations"]}

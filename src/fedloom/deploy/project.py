@@ -9,9 +9,9 @@ from pathlib import Path
 from fedloom import __version__
 from fedloom.deploy.security import make_certificates, make_node_key
 from fedloom.deploy.terms import Terms
-from fedloom.engine import toml
-from fedloom.engine.files import guarded, replacing
 from fedloom.errors import ConfigError, RunError
+from fedloom.storage import toml
+from fedloom.storage.files import guarded, replacing
 
 FLWR = "1.41"
 """The Flower that this version of fedloom speaks to."""

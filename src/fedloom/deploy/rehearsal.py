@@ -13,12 +13,12 @@ from fedloom.deploy.federation import Federation
 from fedloom.deploy.project import write_app
 from fedloom.deploy.server import refuse
 from fedloom.deploy.terms import Terms
-from fedloom.engine import toml
-from fedloom.engine.files import guarded
-from fedloom.engine.folder import HISTORY, SUMMARY
 from fedloom.engine.run import Progress
 from fedloom.errors import ConfigError, RunError
 from fedloom.experiment import Experiment
+from fedloom.storage import toml
+from fedloom.storage.files import guarded
+from fedloom.storage.folder import HISTORY, SUMMARY
 
 _PAUSE = 0.5
 

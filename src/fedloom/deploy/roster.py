@@ -15,10 +15,10 @@ from fedloom.deploy.card import Card, described
 from fedloom.deploy.codec import Tree
 from fedloom.deploy.link import Letter, Link
 from fedloom.deploy.node import HELLO
-from fedloom.engine.files import guarded, write_json
-from fedloom.engine.folder import FLEET
 from fedloom.errors import ClientError, ConfigError, FedloomError, RunError
 from fedloom.federation.data import SOURCE, FederatedData
+from fedloom.storage.files import guarded, write_json
+from fedloom.storage.folder import FLEET
 
 log = logging.getLogger("flwr")
 _HELLO_SECONDS = 600.0  # a node has so long to say who it is before it is asked again

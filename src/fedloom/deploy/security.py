@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from fedloom.engine.files import guarded
 from fedloom.errors import ConfigError
+from fedloom.storage.files import guarded
 
 LOOPBACK = ("localhost", "127.0.0.1")
 _DAYS = 825  # what clients of TLS accept at the most

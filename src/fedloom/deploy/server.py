@@ -14,11 +14,11 @@ from fedloom.deploy.roster import Roster
 from fedloom.deploy.terms import Terms
 from fedloom.engine.engine import Row
 from fedloom.engine.fleet import Fleet as Simulated
-from fedloom.engine.folder import CONFIG, SUMMARY
 from fedloom.engine.run import Run, train
 from fedloom.errors import ConfigError, RunError
 from fedloom.experiment import Experiment
 from fedloom.experiment.settings import Settings
+from fedloom.storage.folder import CONFIG, SUMMARY
 
 log = logging.getLogger("flwr")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedloom.engine.files import guarded
 from fedloom.execution.room import Room
+from fedloom.storage.files import guarded
 
 
 class Spool(Room):

@@ -13,12 +13,7 @@ from torch import Tensor
 
 from fedloom import __version__
 from fedloom.channel import Channel
-from fedloom.engine import tensorfile
 from fedloom.engine.evaluation import Evaluation
-from fedloom.engine.files import guarded, replacing, write_json
-from fedloom.engine.folder import theta_sha256
-from fedloom.engine.saved import shapes_of
-from fedloom.engine.store import MemoryStore
 from fedloom.errors import DataError, RunError
 from fedloom.execution import Worker, one_thread
 from fedloom.federation.data import FederatedData
@@ -27,6 +22,11 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
 from fedloom.methods import Method
+from fedloom.storage import tensorfile
+from fedloom.storage.files import guarded, replacing, write_json
+from fedloom.storage.folder import theta_sha256
+from fedloom.storage.saved import shapes_of
+from fedloom.storage.store import MemoryStore
 from fedloom.types import State, Vector
 
 MODEL, RECORD = "model.safetensors", "adapted.json"
@@ -34,7 +34,7 @@ _KIND = "fedloom.model"
 
 
 @dataclass(frozen=True, eq=False)
-class Client:
+class Adaptee:
     """Whose model is adapted: its rows in each split, and its number in the federation that the model comes from."""
 
     label: str
@@ -45,12 +45,12 @@ class Client:
     """Whether it took part in the training."""
 
     @staticmethod
-    def among(data: FederatedData, client: int, *, seen: bool, number: int | None = None) -> Client:
+    def among(data: FederatedData, client: int, *, seen: bool, number: int | None = None) -> Adaptee:
         """A client of a federation; ``number`` is what the trained model's server would call it."""
         rows = {name: owned[client] for name, owned in data.splits.items()}
         x_scale, y_scale = (scale and scale.of(client) for scale in (data.x_scale, data.y_scale))
         data = replace(data, x_scale=x_scale, y_scale=y_scale)
-        return Client(data.label(client), client if number is None else number, data, rows, seen)
+        return Adaptee(data.label(client), client if number is None else number, data, rows, seen)
 
     def usual(self) -> Evaluation:
         """A client that was never seen fits its support and is judged on its query; the others on their test rows."""
@@ -58,7 +58,7 @@ class Client:
         judged = "query" if halves and not self.seen else "test"
         return Evaluation(model="adapted", split=judged, adapt_split="support" if halves else "train")
 
-    def keeping(self, split: str, count: int | None, draw: Draw) -> Client:
+    def keeping(self, split: str, count: int | None, draw: Draw) -> Adaptee:
         """The same client with only so many rows of a split, drawn at random."""
         if count is None:
             return self
@@ -108,7 +108,7 @@ class Adapted:
 def adapt_client(
     problem: Problem,
     method: Method,
-    client: Client,
+    client: Adaptee,
     state: State,
     store: MemoryStore,
     *,
@@ -137,7 +137,7 @@ def adapt_client(
     task |= {"adapt_steps": evaluation.adapt_steps, "adapt_lr": evaluation.adapt_lr}
     with one_thread():
         try:
-            theta = worker.models(lone.device(ids, Draw(seed, round)), state, {**task, "model": "adapted"})
+            theta = worker.models(lone.client(ids, Draw(seed, round)), state, {**task, "model": "adapted"})
         except IndexError as error:
             raise RunError(
                 f"{type(method).__name__} keeps something for each client that took part, which client {client.label} "

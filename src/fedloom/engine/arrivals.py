@@ -25,7 +25,6 @@ from fedloom.engine.availability import gone_for_good
 from fedloom.engine.engine import FATES, Call, Engine, Floats, Groups, Ints, Outcome, Row
 from fedloom.engine.selection import Uniform
 from fedloom.engine.setting import Setting
-from fedloom.engine.store import MemoryStore
 from fedloom.errors import ClientError
 from fedloom.execution import Executor
 from fedloom.execution.worker import Result
@@ -33,6 +32,7 @@ from fedloom.federation.ragged import Window
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
 from fedloom.methods import name_of
+from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message, Vector
 
 _BLOCK = 256  # random numbers that are drawn at a time

@@ -16,25 +16,25 @@ from typing import Any, Literal
 
 from fedloom import __version__
 from fedloom.channel import Channel
-from fedloom.engine import toml
 from fedloom.engine.engine import Clocks
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import Fleet
-from fedloom.engine.folder import CONFIG, HISTORY, MATRIX, SUMMARY, TASK, RunFolder, theta_sha256
-from fedloom.engine.history import History, Row
 from fedloom.engine.matrix import TaskMatrix
 from fedloom.engine.rounds import Rounds
 from fedloom.engine.run import Interrupted, Progress, Run, evaluations_of, train
-from fedloom.engine.saved import SavedModel, refuse_other_model, saved_model, shapes_of
 from fedloom.engine.selection import All
 from fedloom.engine.setting import Setting
-from fedloom.engine.store import MemoryStore
 from fedloom.errors import ConfigError, RunError
 from fedloom.execution import Serial, one_thread
 from fedloom.federation.metrics import higher_is_better
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.methods import Method, name_of
+from fedloom.storage import toml
+from fedloom.storage.folder import CONFIG, HISTORY, MATRIX, SUMMARY, TASK, RunFolder, theta_sha256
+from fedloom.storage.history import History, Row
+from fedloom.storage.saved import SavedModel, refuse_other_model, saved_model, shapes_of
+from fedloom.storage.store import MemoryStore
 from fedloom.types import Vector
 
 Start = Literal["previous", "fresh"]

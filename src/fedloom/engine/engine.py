@@ -19,7 +19,6 @@ from fedloom.engine.evaluation import Evaluation, Verdict, collect, pieces
 from fedloom.engine.gradients import gradient_measures
 from fedloom.engine.online import Online, Prequential
 from fedloom.engine.setting import Setting
-from fedloom.engine.store import MemoryStore
 from fedloom.errors import Diverged, RunError
 from fedloom.execution import Executor, Worker
 from fedloom.execution.worker import Result, Task
@@ -30,6 +29,7 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Window
 from fedloom.federation.randomness import Draw
 from fedloom.methods.method import Context, Method, stateful
+from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message, State, Vector
 
 Ints = npt.NDArray[np.int64]
@@ -199,8 +199,8 @@ class Engine(ABC):
         if method.layout != "features" or len(clients) == 0:
             return own
         memory, _ = self.store.gather(clients)
-        device = self.problem.device(clients.numpy(), Draw(self.setting.seed, self.clocks.round))
-        return own + method.personal(device, self.state, memory).sum(0)
+        client = self.problem.client(clients.numpy(), Draw(self.setting.seed, self.clocks.round))
+        return own + method.personal(client, self.state, memory).sum(0)
 
     def ask(self, function: str, call: Call) -> Iterator[tuple[int, Ints, Result]]:
         """The clients' work, stack by stack: the stack's number, positions among the clients, and the result."""
@@ -291,10 +291,10 @@ class Engine(ABC):
         if stateful(method) and len(kept) and self.executor.remembers:
             memory = {"turn": torch.full((len(kept),), call.turn)}
         elif stateful(method) and len(kept):
-            device = self.problem.device(clients[kept], draw, round=self.clocks.round, window=window)
+            client = self.problem.client(clients[kept], draw, round=self.clocks.round, window=window)
             inbox = {**call.received, **{key: value[stack[kept]] for key, value in call.own.items()}}
             memory, sent = ({key: value[kept] for key, value in result[part].items()} for part in ("memory", "sent"))
-            memory = method.settle(device, memory, sent, inbox)
+            memory = method.settle(client, memory, sent, inbox)
         return Outcome(up, seconds, fates, kept, memory, window)
 
     def keep(self, clients: Ints, memory: Memory, window: Window | None = None) -> None:

@@ -23,12 +23,12 @@ def gradient_measures(problem: Problem, theta: Vector, window: Window | None = N
     each client of the problem, it has only these rows. Nothing is known where nobody has any.
     """
     clients = problem.data.with_role(SOURCE)[:MOST_CLIENTS].numpy()
-    devices = [problem.device(int(i), window=None if window is None else _at(window, int(i))) for i in clients]
-    devices = [device for device in devices if device.sizes()[0]]
+    devices = [problem.client(int(i), window=None if window is None else _at(window, int(i))) for i in clients]
+    devices = [client for client in devices if client.sizes()[0]]
     if not devices:
         return {}
-    gradients = torch.stack([device.grad(theta) for device in devices])
-    within = gradient_heterogeneity(*_by_rows(problem, theta, [device.span().rows() for device in devices]))["within"]
+    gradients = torch.stack([client.grad(theta) for client in devices])
+    within = gradient_heterogeneity(*_by_rows(problem, theta, [client.span().rows() for client in devices]))["within"]
     return gradient_heterogeneity(gradients) | {"within": within}
 
 

@@ -11,11 +11,11 @@ import torch
 from fedloom.engine.arrivals import Job, Staggered, Tally, rows_of
 from fedloom.engine.engine import Groups, Row
 from fedloom.engine.setting import Setting
-from fedloom.engine.store import MemoryStore
 from fedloom.errors import RunError
 from fedloom.execution import Remote
 from fedloom.execution.worker import Result
 from fedloom.methods.method import stateful
+from fedloom.storage.store import MemoryStore
 
 
 class Live(Staggered):

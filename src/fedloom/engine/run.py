@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedloom import __version__
 from fedloom.channel import Channel
-from fedloom.engine import checkpoint
 from fedloom.engine.arrivals import Arrivals
 from fedloom.engine.engine import Engine
 from fedloom.engine.evaluation import Evaluation, Verdict
 from fedloom.engine.fleet import Fleet
-from fedloom.engine.folder import CONFIG, DATA, HISTORY, SUMMARY, RunFolder, theta_sha256
-from fedloom.engine.history import History, Row
 from fedloom.engine.live import Live
 from fedloom.engine.matrix import TaskMatrix
 from fedloom.engine.rounds import Rounds
 from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import All, Selection, Uniform
 from fedloom.engine.setting import Setting
-from fedloom.engine.store import MemoryStore
 from fedloom.errors import Deserted, FedloomError, RunError
 from fedloom.execution import Executor, Remote, executor_for, one_thread
 from fedloom.federation.data import SOURCE
 from fedloom.federation.problem import Problem
 from fedloom.federation.streams import Stream
 from fedloom.methods import Method, name_of
+from fedloom.storage import checkpoint
+from fedloom.storage.folder import CONFIG, DATA, HISTORY, SUMMARY, RunFolder, theta_sha256
+from fedloom.storage.history import History, Row
+from fedloom.storage.store import MemoryStore
 from fedloom.types import State, Vector
 
 if TYPE_CHECKING:

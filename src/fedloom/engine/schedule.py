@@ -38,11 +38,11 @@ class Schedule:
 
     def settled(self, method: Method, per_round: int) -> Schedule:
         """With nothing left open, for a method and as many clients as would take part in a round."""
-        name = self.name or method.usual_schedule
+        name = self.name or method.default_schedule
         if name == "rounds":
             return replace(self, name=name)
         working = self.concurrency or per_round
-        return replace(self, name=name, concurrency=working, buffer=self.buffer or min(method.usual_buffer, working))
+        return replace(self, name=name, concurrency=working, buffer=self.buffer or min(method.default_buffer, working))
 
     def check(self, method: Method, fleet: Fleet, clients: int, metrics: Sequence[str]) -> None:
         """Refuses what cannot be, before any work."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedloom.channel import Channel, payload
 from fedloom.errors import ClientError
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.metrics import Predictions, fidelity, loss_metric, metrics_for
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
@@ -65,29 +65,29 @@ class Worker:
         ids = task["clients"]
         draw = Draw(self.seed, task["turn"])
         circumstances = {key: task.get(key) for key in ("effort", "budget", "delay", "round", "window")}
-        device = self.problem.device(ids, draw, **circumstances)
+        client = self.problem.client(ids, draw, **circumstances)
         received = {**shared, **task.get("unicast", {})}
-        task["device"] = device
-        memory = self._memory(device, received, task)
-        judged = {"fresh": self._test_first(device, task, memory)} if "fresh" in task else {}
-        reply, memory = self.method.client(device, received, memory)
+        task["device"] = client
+        memory = self._memory(client, received, task)
+        judged = {"fresh": self._test_first(client, task, memory)} if "fresh" in task else {}
+        reply, memory = self.method.client(client, received, memory)
         _check_shapes(reply, len(ids))
         wire = self.channel.encode(reply, ids, draw)
         sent, size = self.channel.decode(wire), payload(wire, stacked=True)
         finite = torch.ones(len(ids), dtype=torch.bool)
         for value in (*sent.values(), *memory.values()):
             finite &= finite_rows(value.reshape(len(ids), -1))
-        found = {"sent": sent, "memory": memory, "bytes": size, "evaluations": device.evaluations, "finite": finite}
+        found = {"sent": sent, "memory": memory, "bytes": size, "evaluations": client.evaluations, "finite": finite}
         return found | judged | ({"wire": wire} if task.get("wire") else {})
 
-    def _test_first(self, device: Device, task: Task, memory: Memory) -> Result:
+    def _test_first(self, client: Client, task: Task, memory: Memory) -> Result:
         """What the model that a client would use says of the rows that came since it trained last; and their labels.
 
         Test, then train: no row has been trained on when it is judged. ``theta`` is that model, for all or one for each
         client; without it, it is the client's own, made from the server's ``state`` and the client's memory.
         """
-        theta = task["theta"] if "theta" in task else self.method.personal(device, task["state"], memory)
-        fresh = self.problem.device(device.clients, device.draw, window=task["fresh"])
+        theta = task["theta"] if "theta" in task else self.method.personal(client, task["state"], memory)
+        fresh = self.problem.client(client.clients, client.draw, window=task["fresh"])
         predictions = self._predict(fresh, theta, "train")
         return {"out": predictions.out, "y": predictions.y, "counts": predictions.counts}
 
@@ -100,15 +100,15 @@ class Worker:
     def evaluate(self, shared: State, task: Task) -> Result:
         """Each metric for each client of the stack, with the server's model, the client's own, or an adapted one."""
         ids = task["clients"]
-        device = self.problem.device(ids, Draw(self.seed, task["round"]), window=task.get("window"))
+        client = self.problem.client(ids, Draw(self.seed, task["round"]), window=task.get("window"))
         split = task["split"]
-        theta = self.models(device, shared, task)
-        data, predictions = self.problem.data, self._predict(device, theta, split)
+        theta = self.models(client, shared, task)
+        data, predictions = self.problem.data, self._predict(client, theta, split)
         shown = predictions.original(data.y_scale, torch.from_numpy(ids))
         counted = [(metric, metric.counts(shown)) for metric in metrics_for(data.task, task["metrics"], data.columns)]
         counted += [(loss, loss.counts(predictions)) for loss in (loss_metric(self.problem.loss),)]
         if "reference" in task:
-            near = fidelity(self._predict(device, task["reference"], split).out)
+            near = fidelity(self._predict(client, task["reference"], split).out)
             counted.append((near, near.counts(predictions)))
         return {
             "values": {metric.name: metric.value(counts) for metric, counts in counted},
@@ -116,9 +116,9 @@ class Worker:
             "counts": predictions.counts,
         }
 
-    def models(self, device: Device, shared: State, task: Task) -> Vector:
+    def models(self, client: Client, shared: State, task: Task) -> Vector:
         """What each client of the stack would use: the server's model, its own, or one adapted to its rows."""
-        which, ids = task["model"], torch.from_numpy(device.clients)
+        which, ids = task["model"], torch.from_numpy(client.clients)
         if "theta" in task:  # what several parties make together
             theta: Vector = task["theta"]
             return theta
@@ -126,33 +126,33 @@ class Worker:
             return self.method.model(shared)
         own = self.method.unicast(shared, ids)
         received = {**self.method.broadcast(shared, ids), **own}
-        theta = self.method.personal(device, shared, self._memory(device, received, {**task, "unicast": own}))
+        theta = self.method.personal(client, shared, self._memory(client, received, {**task, "unicast": own}))
         if which == "personal":
             return theta
         lr, steps, few = task["adapt_lr"], task["adapt_steps"], task["adapt_split"]
-        return self.method.adapt(device, shared, theta, lr, steps, few)
+        return self.method.adapt(client, shared, theta, lr, steps, few)
 
     def measure(self, shared: Message, task: Task) -> Result:
         """What the method wants measured on each client of the stack."""
         ids = task["clients"]
-        device = self.problem.device(ids, Draw(self.seed, task["round"]), window=task.get("window"))
+        client = self.problem.client(ids, Draw(self.seed, task["round"]), window=task.get("window"))
         received = {**shared, **task.get("unicast", {})}
-        return {"values": self.method.measure(device, received, self._memory(device, received, task))}
+        return {"values": self.method.measure(client, received, self._memory(client, received, task))}
 
-    def _memory(self, device: Device, received: Message, task: Task) -> Memory:
+    def _memory(self, client: Client, received: Message, task: Task) -> Memory:
         """The clients' memory as columns; those that come for the first time make theirs now."""
         if not stateful(self.method):
             return {}
         known = task["known"]
         if "window" in task:
-            task = {**task, "memory": self._moved(device, task)}
+            task = {**task, "memory": self._moved(client, task)}
         if bool(known.all()):
             return dict(task["memory"])
         fresh = ~known
         shared = {key: value for key, value in received.items() if key not in task.get("unicast", {})}
         own = {key: value[fresh] for key, value in task.get("unicast", {}).items()}
-        theirs = None if device.window is None else (device.window[0][fresh.numpy()], device.window[1][fresh.numpy()])
-        newcomers = self.problem.device(device.clients[fresh.numpy()], device.draw, window=theirs)
+        theirs = None if client.window is None else (client.window[0][fresh.numpy()], client.window[1][fresh.numpy()])
+        newcomers = self.problem.client(client.clients[fresh.numpy()], client.draw, window=theirs)
         made = self.method.client_init(newcomers, {**shared, **own})
         if bool(fresh.all()):
             return made
@@ -168,13 +168,13 @@ class Worker:
             memory[key] = column
         return memory
 
-    def _moved(self, device: Device, task: Task) -> Memory:
+    def _moved(self, client: Client, task: Task) -> Memory:
         """The memory of known clients with what belongs to single rows beside the rows that they hold now.
 
         ``moved`` first rows have left each client since; rows that have come since have zeros.
         """
         memory: Memory = dict(task["memory"])
-        width = int(device.sizes().max(initial=0))
+        width = int(client.sizes().max(initial=0))
         known = task["known"]
         moved = torch.from_numpy(task["moved"])[known]
         for key in self.method.per_row:
@@ -182,8 +182,8 @@ class Worker:
                 memory[key] = _beside(memory[key], moved, width)
         return memory
 
-    def _predict(self, device: Device, theta: Vector, split: str) -> Predictions:
-        span = device.span(split)
+    def _predict(self, client: Client, theta: Vector, split: str) -> Predictions:
+        span = client.span(split)
         counts = torch.from_numpy(span.sizes)
         owner = torch.repeat_interleave(torch.arange(len(counts)), counts)
         rows = span.rows()

@@ -12,12 +12,9 @@ from typing import Any
 import torch
 
 from fedloom.data import Table, federate
-from fedloom.engine.adaptation import Adapted, Client, adapt_client
+from fedloom.engine.adaptation import Adapted, Adaptee, adapt_client
 from fedloom.engine.evaluation import Evaluation
-from fedloom.engine.folder import CONFIG, RunFolder
 from fedloom.engine.run import Run
-from fedloom.engine.saved import SavedModel, saved_model
-from fedloom.engine.store import MemoryStore
 from fedloom.errors import ConfigError, DataError, RunError
 from fedloom.experiment.data import DIVISION, read_data
 from fedloom.experiment.experiment import Experiment
@@ -28,6 +25,9 @@ from fedloom.federation.data import SOURCE, FederatedData
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.methods import Method
+from fedloom.storage.folder import CONFIG, RunFolder
+from fedloom.storage.saved import SavedModel, saved_model
+from fedloom.storage.store import MemoryStore
 from fedloom.types import State
 
 _KEPT = ("support", "chronological", "seed")
@@ -99,7 +99,7 @@ def adapt_to_settings(
 
 
 def _adapted(
-    trained: Trained, client: Client, steps: int | None, lr: float | None, support: int | None, out: str | Path | None
+    trained: Trained, client: Adaptee, steps: int | None, lr: float | None, support: int | None, out: str | Path | None
 ) -> Adapted:
     evaluation = _how(trained, client)
     evaluation = evaluation if steps is None else replace(evaluation, adapt_steps=steps)
@@ -158,20 +158,20 @@ def _rebuilt(folder: Path) -> Experiment:
     return Experiment.load(folder / CONFIG)
 
 
-def _own_client(trained: Trained, client: int | str | None) -> Client:
+def _own_client(trained: Trained, client: int | str | None) -> Adaptee:
     data = trained.problem.data
     number = _number(data, client)
-    return Client.among(data, number, seen=bool((data.with_role(SOURCE) == number).any()))
+    return Adaptee.among(data, number, seen=bool((data.with_role(SOURCE) == number).any()))
 
 
-def _new_client(trained: Trained, data: FederatedData | Table, client: int | str | None) -> Client:
+def _new_client(trained: Trained, data: FederatedData | Table, client: int | str | None) -> Adaptee:
     """A client that the run has never seen: it comes after all that it has."""
     if isinstance(data, Table):
         alone = {} if data.groups is not None else {"clients": 1}
         known = trained.problem.data
         data = federate(data, test=0.0, seed=trained.seed, allow_empty=True, like=known, **alone)  # type: ignore[arg-type]
     number = 0 if client is None and data.clients == 1 else _number(data, client)
-    return Client.among(_as_trained(trained, data), number, seen=False, number=trained.problem.data.clients)
+    return Adaptee.among(_as_trained(trained, data), number, seen=False, number=trained.problem.data.clients)
 
 
 def _number(data: FederatedData, client: int | str | None) -> int:
@@ -206,7 +206,7 @@ def _as_trained(trained: Trained, data: FederatedData) -> FederatedData:
     return replace(data, y=y, classes=known.classes)
 
 
-def _how(trained: Trained, client: Client) -> Evaluation:
+def _how(trained: Trained, client: Adaptee) -> Evaluation:
     """As the run's own evaluation adapts such clients, or else as usual."""
     usual = client.usual()
     if trained.experiment is None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
-from fedloom.data import SOURCES, STEPS, Table, federate, load, load_file, usual_partition
+from fedloom.data import SOURCES, STEPS, Table, default_partition, federate, load, load_file
 from fedloom.data.table import class_number
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import Form, spoken
@@ -129,7 +129,7 @@ class DataPlan:
         return seed if self.division.seed is None else self.division.seed
 
     def _steps(self, table: Table) -> tuple[str, ...]:
-        return tuple(self.division.partition or (usual_partition(table),))
+        return tuple(self.division.partition or (default_partition(table),))
 
 
 DIVISION = Form.of(Division, "the data")

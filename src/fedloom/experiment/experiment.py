@@ -11,13 +11,10 @@ from typing import Any, Protocol, Self, TypeVar
 import torch
 
 from fedloom.data import Table
-from fedloom.engine import toml
 from fedloom.engine.availability import Availability
 from fedloom.engine.evaluation import Evaluation
-from fedloom.engine.folder import CONFIG, SUMMARY
 from fedloom.engine.online import check_stream
 from fedloom.engine.run import Progress, Run, train
-from fedloom.engine.saved import SavedModel, saved_model
 from fedloom.engine.schedule import Schedule
 from fedloom.engine.setting import check_layout
 from fedloom.errors import FedloomError, RunError
@@ -49,6 +46,9 @@ from fedloom.federation.losses import loss_for
 from fedloom.federation.metrics import metrics_for
 from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem
+from fedloom.storage import toml
+from fedloom.storage.folder import CONFIG, SUMMARY
+from fedloom.storage.saved import SavedModel, saved_model
 
 T = TypeVar("T")
 

@@ -63,7 +63,7 @@ class Top:
 
     def settled(self, method: Method) -> Top:
         """With nothing left open."""
-        return replace(self, rounds=self.rounds or method.usual_rounds, dtype=self.dtype or method.usual_dtype)
+        return replace(self, rounds=self.rounds or method.default_rounds, dtype=self.dtype or method.default_dtype)
 
 
 @dataclass(frozen=True)

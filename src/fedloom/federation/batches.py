@@ -139,13 +139,13 @@ class Plan:
         return self.span.owned.resolve(torch.from_numpy(local + self.span.starts[: len(local), None]))
 
 
-def order_of(keys: npt.NDArray[np.uint64], most: int = 2**_POSITION_BITS) -> Ints:
+def order_of(keys: npt.NDArray[np.uint64], limit: int = 2**_POSITION_BITS) -> Ints:
     """The order that sorts each row of keys, the first of equal keys first; overwrites the keys.
 
     A sort of keys that carry their position in the low bits is much faster than an argsort, and gives the same.
     """
     width = keys.shape[1]
-    if width > most:
+    if width > limit:
         return np.argsort(keys, axis=1, kind="stable")
     keys <<= np.uint64(_POSITION_BITS)
     keys |= np.arange(width, dtype=np.uint64)

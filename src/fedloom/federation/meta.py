@@ -24,7 +24,7 @@ from fedloom.federation.optimisers import Optimiser
 from fedloom.types import Vector
 
 if TYPE_CHECKING:
-    from fedloom.federation.device import Device, Product
+    from fedloom.federation.client import Client, Product
 
 Order = Literal["exact", "first", "difference"]
 """Second derivatives: exact, left out (r as it is), or by central differences of two gradients."""
@@ -82,55 +82,55 @@ class Episode:
         return total
 
 
-def adapted(device: Device, theta: Vector, alpha: float | Vector, inner: Sequence[Rows]) -> Vector:
+def adapted(client: Client, theta: Vector, alpha: float | Vector, inner: Sequence[Rows]) -> Vector:
     """φ: θ after one inner step on each of these rows; where a client has none it stays as it is."""
     for rows in inner:
-        theta = theta - alpha * device.grad(theta, rows)
+        theta = theta - alpha * client.grad(theta, rows)
     return theta
 
 
-def meta_gradient(device: Device, theta: Vector, alpha: float | Vector, how: Meta) -> tuple[Vector, Vector | None]:
+def meta_gradient(client: Client, theta: Vector, alpha: float | Vector, how: Meta) -> tuple[Vector, Vector | None]:
     """∇_θ, and for a vector α also ∇_α, of the query's loss after the inner steps on the support."""
-    inner = device.batches(how.support, how.batch, epochs=how.steps)
-    query = device.batches(how.query, how.batch, purpose="query batches") or [device.rows(how.query)]
-    return _reverse(device, theta, alpha, Episode(inner, inner, _judged(query)), how)
+    inner = client.batches(how.support, how.batch, epochs=how.steps)
+    query = client.batches(how.query, how.batch, purpose="query batches") or [client.rows(how.query)]
+    return _reverse(client, theta, alpha, Episode(inner, inner, _judged(query)), how)
 
 
 def meta_steps(
-    device: Device, theta: Vector, lr: float, alpha: float | Vector, steps: int, how: Meta, optimiser: Optimiser | None
+    client: Client, theta: Vector, lr: float, alpha: float | Vector, steps: int, how: Meta, optimiser: Optimiser | None
 ) -> tuple[Vector, Tensor]:
     """So many local steps along the meta-gradient (or fewer, of a slow client), and how many each client took."""
-    episodes = _episodes(device, steps, how)
+    episodes = _episodes(client, steps, how)
     cost = episodes[0].cost(how.order)
-    count = steps_of(cost, None, 1, steps, device.effort, device.budget)
-    theta = theta.expand(*device.n.shape[:-1], theta.shape[-1])
+    count = steps_of(cost, None, 1, steps, client.effort, client.budget)
+    theta = theta.expand(*client.n.shape[:-1], theta.shape[-1])
     slots = optimiser.slots(theta) if optimiser is not None else []
     for k, episode in enumerate(episodes):
         active = count > k
         if not active.any():
             break
-        g, _ = _reverse(device, theta, alpha, episode.only(active), how)
+        g, _ = _reverse(client, theta, alpha, episode.only(active), how)
         after = theta - lr * g
         if optimiser is not None:
             after = theta.clone()
             optimiser.step(after, g, lr, slots, k + 1)
         mine = torch.from_numpy(active)
-        theta = torch.where(mine[:, None] if device.stacked else mine, after, theta)
+        theta = torch.where(mine[:, None] if client.stacked else mine, after, theta)
     taken = torch.from_numpy(count).to(theta.dtype)
-    return theta, taken[:, None] if device.stacked else taken[0]
+    return theta, taken[:, None] if client.stacked else taken[0]
 
 
 def _reverse(
-    device: Device, theta: Vector, alpha: float | Vector, episode: Episode, how: Meta
+    client: Client, theta: Vector, alpha: float | Vector, episode: Episode, how: Meta
 ) -> tuple[Vector, Vector | None]:
     """Forward through the inner steps, then back through them."""
     vector = isinstance(alpha, Tensor) and alpha.dim() > 0
     at, trail = theta, []
     for rows, curved in zip(episode.inner, episode.curved, strict=True):
-        g, times = _slope(device, at, rows, curved, how)
+        g, times = _slope(client, at, rows, curved, how)
         trail.append((g, times))
         at = at - alpha * g if vector else torch.add(at, g, alpha=-float(alpha))
-    r = device.grad(at, episode.query)
+    r = client.grad(at, episode.query)
     slope = torch.zeros_like(r) if vector else None
     for g, times in reversed(trail):
         if slope is not None:
@@ -140,32 +140,32 @@ def _reverse(
     return r, slope
 
 
-def _slope(device: Device, at: Vector, rows: Rows, curved: Rows, how: Meta) -> tuple[Vector, Product | None]:
+def _slope(client: Client, at: Vector, rows: Rows, curved: Rows, how: Meta) -> tuple[Vector, Product | None]:
     """The gradient of an inner step, and the product with its second derivatives; a number α stands before that, so
     that the paper's δ multiplies r itself."""
     if how.order == "first":
-        return device.grad(at, rows), None
+        return client.grad(at, rows), None
     if how.order == "exact":
-        g, times = device.linearise(at, curved)
-        return (g if curved is rows else device.grad(at, rows)), times
+        g, times = client.linearise(at, curved)
+        return (g if curved is rows else client.grad(at, rows)), times
 
     def apart(v: Vector) -> Vector:
         ahead, behind = torch.add(at, v, alpha=how.delta), torch.sub(at, v, alpha=how.delta)
-        return device.grad(ahead, curved).sub_(device.grad(behind, curved)).div_(2 * how.delta)
+        return client.grad(ahead, curved).sub_(client.grad(behind, curved)).div_(2 * how.delta)
 
-    return device.grad(at, rows), apart
+    return client.grad(at, rows), apart
 
 
-def _episodes(device: Device, steps: int, how: Meta) -> list[Episode]:
+def _episodes(client: Client, steps: int, how: Meta) -> list[Episode]:
     """The rows of each of so many local steps with one inner step each."""
     if how.episodes == "independent":
         adapt, judge, curve = (
-            device.batches("train", how.batch, steps, purpose=purpose)
+            client.batches("train", how.batch, steps, purpose=purpose)
             for purpose in ("batches", "query batches", "curvature batches")
         )
     else:
-        adapt = curve = device.batches(how.support, how.batch, steps)
-        judge = device.batches(how.query, how.batch, steps, purpose="query batches")
+        adapt = curve = client.batches(how.support, how.batch, steps)
+        judge = client.batches(how.query, how.batch, steps, purpose="query batches")
     found = []
     for a, c, q in zip(adapt, curve, judge, strict=True):
         inner = (a,)

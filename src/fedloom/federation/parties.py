@@ -17,7 +17,7 @@ from fedloom.federation.solvers import Spectrum, linear_layer
 from fedloom.types import Vector
 
 if TYPE_CHECKING:
-    from fedloom.federation.device import Device
+    from fedloom.federation.client import Client
     from fedloom.federation.problem import Problem
 
 _STEPS = 10_000  # of the accelerated proximal gradient method, at most
@@ -71,37 +71,37 @@ class Party:
         return x
 
 
-def fit(device: Device, b: Tensor, rho: float | Tensor, penalty: Regulariser, start: Tensor) -> Tensor:
+def fit(client: Client, b: Tensor, rho: float | Tensor, penalty: Regulariser, start: Tensor) -> Tensor:
     """argmin (ρ/2)‖A_i x − b‖² + g(x) of each client; x has shape (…, width, outputs), with zeros beyond its block."""
     found = torch.zeros_like(start)
-    targets, starts, places = (value if device.stacked else value[None] for value in (b, start, found))
-    for i, party in enumerate(_parties(device)):
+    targets, starts, places = (value if client.stacked else value[None] for value in (b, start, found))
+    for i, party in enumerate(_parties(client)):
         width = party.a.shape[1]
         places[i, :width] = party.fit(targets[i], float(rho), penalty, starts[i, :width])
-    device.evaluations += device.sizes()
+    client.evaluations += client.sizes()
     return found
 
 
-def scores(device: Device, x: Tensor) -> Tensor:
+def scores(client: Client, x: Tensor) -> Tensor:
     """A_i x of each client: its share of the outputs for the training rows, shape (…, rows, outputs)."""
-    weights = x if device.stacked else x[None]
-    found = torch.stack([party.a @ w[: party.a.shape[1]] for party, w in zip(_parties(device), weights, strict=True)])
-    return found if device.stacked else found[0]
+    weights = x if client.stacked else x[None]
+    found = torch.stack([party.a @ w[: party.a.shape[1]] for party, w in zip(_parties(client), weights, strict=True)])
+    return found if client.stacked else found[0]
 
 
-def part(device: Device, x: Tensor) -> Vector:
+def part(client: Client, x: Tensor) -> Vector:
     """The weights of each client's block at their places in θ, and zeros elsewhere."""
-    problem = device.problem
+    problem = client.problem
     layer = linear_layer(problem)
     assert layer is not None
     assert problem.data.blocks is not None
-    weights = x if device.stacked else x[None]
+    weights = x if client.stacked else x[None]
     theta = x.new_zeros(len(weights), problem.model.n)
     matrices = theta[:, layer.weight.start : layer.weight.stop].view(len(weights), *layer.weight.shape)
-    for i, client in enumerate(device.clients):
-        columns = problem.data.blocks.columns[client]
+    for i, number in enumerate(client.clients):
+        columns = problem.data.blocks.columns[number]
         matrices[i][:, columns] = weights[i, : len(columns)].T
-    return theta if device.stacked else theta[0]
+    return theta if client.stacked else theta[0]
 
 
 def predict_together(problem: Problem, theta: Vector, parties: Mapping[str, object]) -> Tensor:
@@ -139,6 +139,6 @@ def predict_together(problem: Problem, theta: Vector, parties: Mapping[str, obje
     return out if data.y_scale is None else data.y_scale.original(out, one).to(problem.dtype)
 
 
-def _parties(device: Device) -> list[Party]:
-    cache, problem = device.problem.parties, device.problem
-    return [cache.get(int(client), partial(Party.of, problem, int(client))) for client in device.clients]
+def _parties(client: Client) -> list[Party]:
+    cache, problem = client.problem.parties, client.problem
+    return [cache.get(int(number), partial(Party.of, problem, int(number))) for number in client.clients]

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fedloom.errors import DataError
+from fedloom.federation.client import Client
 from fedloom.federation.data import FederatedData
-from fedloom.federation.device import Device
 from fedloom.federation.kernels import kernel_for
 from fedloom.federation.losses import loss_for
 from fedloom.federation.model import Model, check_fit
@@ -89,7 +89,7 @@ class Problem:
         other._forget()  # its clients have other rows
         return other
 
-    def device(
+    def client(
         self,
         clients: int | npt.ArrayLike,
         draw: Draw | None = None,
@@ -99,12 +99,12 @@ class Problem:
         delay: npt.NDArray[np.float64] | None = None,
         round: int | None = None,
         window: Window | None = None,
-    ) -> Device:
+    ) -> Client:
         """One client (an int), or a stack of clients (an array of ids); with a ``window`` they have these rows only."""
         ids = np.atleast_1d(np.asarray(clients, dtype=np.int64))
         draw = draw if draw is not None else Draw(0)
         stacked = np.ndim(clients) > 0
-        return Device(
+        return Client(
             self, ids, draw, stacked=stacked, effort=effort, budget=budget, delay=delay, round=round, window=window
         )
 

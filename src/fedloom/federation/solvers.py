@@ -23,7 +23,7 @@ from fedloom.types import Vector
 
 if TYPE_CHECKING:
     from fedloom.federation.batches import Rows
-    from fedloom.federation.device import Device
+    from fedloom.federation.client import Client
     from fedloom.federation.problem import Problem
 
 SolverName = Literal["auto", "exact", "newton", "lbfgs", "gradient"]
@@ -44,7 +44,7 @@ class Inner:
     solver: SolverName = "auto"
     tolerance: float = 1e-10
     """The gradient's norm at which Newton and L-BFGS are content."""
-    most: int = 50
+    max_iterations: int = 50
     """Iterations that they may take."""
     lr: float = 0.1
     batch: int | None = None
@@ -86,22 +86,22 @@ def solver_for(problem: Problem, name: str) -> str:
     return name
 
 
-def prox(device: Device, v: Vector, rho: float | Tensor, start: Vector, how: Inner) -> Vector:
+def prox(client: Client, v: Vector, rho: float | Tensor, start: Vector, how: Inner) -> Vector:
     """argmin f_i(x) + (ρ/2)‖x − v‖² of each client; ``rho`` is a number or one for each client, shape (…, 1)."""
-    name = solver_for(device.problem, how.solver)
+    name = solver_for(client.problem, how.solver)
     if name == "gradient":
-        return device.sgd(start, how.lr, how.batch, how.epochs, how.steps, pull=(rho, v))[0]
+        return client.sgd(start, how.lr, how.batch, how.epochs, how.steps, pull=(rho, v))[0]
     with torch.no_grad():
         column = torch.as_tensor(rho, dtype=v.dtype).expand(*v.shape[:-1], 1)
         if name == "exact":
-            found = _least_squares(device, v.reshape(-1, v.shape[-1]), column.reshape(-1, 1))
+            found = _least_squares(client, v.reshape(-1, v.shape[-1]), column.reshape(-1, 1))
             return found.view(v.shape)
         descend = _newton if name == "newton" else _lbfgs
-        return descend(_training(device, v, column), start.expand_as(v).clone(), how)
+        return descend(_training(client, v, column), start.expand_as(v).clone(), how)
 
 
 def meta_prox(
-    device: Device, v: Vector, rho: float | Tensor, alpha: float | Vector, start: Vector, meta: Meta, how: Inner
+    client: Client, v: Vector, rho: float | Tensor, alpha: float | Vector, start: Vector, meta: Meta, how: Inner
 ) -> Vector:
     """argmin F_i(x) + (ρ/2)‖x − v‖², F_i being the loss on the query after adaptation, by L-BFGS.
 
@@ -111,9 +111,9 @@ def meta_prox(
         column = torch.as_tensor(rho, dtype=v.dtype).expand(*v.shape[:-1], 1)
 
         def loss(x: Vector) -> Tensor:
-            return device.loss(device.adapt(x, alpha, meta.support, meta.steps, meta.batch), meta.query)
+            return client.loss(client.adapt(x, alpha, meta.support, meta.steps, meta.batch), meta.query)
 
-        phi = _Objective(v, column, loss, lambda x: device.meta_grad(x, alpha, meta)[0])
+        phi = _Objective(v, column, loss, lambda x: client.meta_grad(x, alpha, meta)[0])
         return _lbfgs(phi, start.expand_as(v).clone(), how)
 
 
@@ -178,8 +178,8 @@ T = TypeVar("T", bound=Kept)
 class Cache(Generic[T]):
     """What was worked out for the clients seen last in this process, within a bound on the memory."""
 
-    def __init__(self, most: int = _CACHE_NUMBERS) -> None:
-        self.most = most
+    def __init__(self, limit: int = _CACHE_NUMBERS) -> None:
+        self.limit = limit
         self.held = 0
         self.kept: OrderedDict[int, T] = OrderedDict()
         self.windows: dict[int, Hashable] = {}
@@ -195,21 +195,21 @@ class Cache(Generic[T]):
         found = make()
         self.kept[client], self.windows[client] = found, window
         self.held += found.numbers()
-        while self.held > self.most and len(self.kept) > 1:
+        while self.held > self.limit and len(self.kept) > 1:
             oldest, gone = self.kept.popitem(last=False)
             self.held -= gone.numbers()
             del self.windows[oldest]
         return found
 
 
-def _spectrum(device: Device, position: int) -> Spectrum:
+def _spectrum(client: Client, position: int) -> Spectrum:
     """From one client's own rows alone, so that its bits do not depend on who else is in the stack.
 
     A are the rows, which count for 1/(n·columns) each, with a column of ones for a bias, and b the labels.
     """
-    problem = device.problem
+    problem = client.problem
     layer = linear_layer(problem)
-    rows = device.alone(position).rows()
+    rows = client.alone(position).rows()
     z, y = rows.x.flatten(1), rows.y
     if layer is not None and layer.bias is not None:
         z = torch.cat([z, z.new_ones(len(z), 1)], 1)
@@ -217,19 +217,19 @@ def _spectrum(device: Device, position: int) -> Spectrum:
     return Spectrum.of(z * scale, y * scale)
 
 
-def _least_squares(device: Device, v: Vector, rho: Tensor) -> Vector:
+def _least_squares(client: Client, v: Vector, rho: Tensor) -> Vector:
     """(AᵀA + ρI)⁻¹(Aᵀb + ρv) of each client.
 
     Small square bases go through one batched product. Large ones go client by client: each is then still in the
     processor's cache when it is needed a second time, and nothing is copied.
     """
-    cache = device.problem.spectra
-    windows = [None] * len(device.clients) if device.window is None else list(zip(*device.window, strict=True))
+    cache = client.problem.spectra
+    windows = [None] * len(client.clients) if client.window is None else list(zip(*client.window, strict=True))
     spectra = [
-        cache.get(int(client), partial(_spectrum, device, i), windows[i]) for i, client in enumerate(device.clients)
+        cache.get(int(number), partial(_spectrum, client, i), windows[i]) for i, number in enumerate(client.clients)
     ]
-    device.evaluations += device.sizes()
-    points = _matrices(device.problem, v)
+    client.evaluations += client.sizes()
+    points = _matrices(client.problem, v)
     found = torch.empty_like(points)
     together = [i for i, one in enumerate(spectra) if not one.wide and one.basis.numel() <= _SMALL]
     if together:
@@ -240,7 +240,7 @@ def _least_squares(device: Device, v: Vector, rho: Tensor) -> Vector:
         found[together] = torch.bmm(basis.mT, (target + r * torch.bmm(basis, points[together])) / (values + r))
     for i in sorted(set(range(len(spectra))).difference(together)):
         found[i] = spectra[i].near(points[i], rho[i])
-    return _vectors(device.problem, found)
+    return _vectors(client.problem, found)
 
 
 def _matrices(problem: Problem, theta: Vector) -> Tensor:
@@ -302,22 +302,22 @@ class _Objective:
         return size <= self.floor.clamp(min=tolerance)
 
 
-def _training(device: Device, v: Vector, rho: Tensor) -> _Objective:
+def _training(client: Client, v: Vector, rho: Tensor) -> _Objective:
     """φ with f_i the loss over all training rows."""
-    rows: Rows = device.rows()
+    rows: Rows = client.rows()
     return _Objective(
         v,
         rho,
-        lambda x: device.loss(x, rows),
-        lambda x: device.grad(x, rows),
-        lambda x: device.linearise(x, rows)[1],
+        lambda x: client.loss(x, rows),
+        lambda x: client.grad(x, rows),
+        lambda x: client.linearise(x, rows)[1],
     )
 
 
 def _newton(phi: _Objective, x: Vector, how: Inner) -> Vector:
     """Newton's method: directions by conjugate gradients, steps by halving."""
     g = phi.gradient(x)
-    for _ in range(how.most):
+    for _ in range(how.max_iterations):
         done = phi.content(g, how.tolerance)
         if bool(done.all()):
             break
@@ -357,7 +357,7 @@ def _lbfgs(phi: _Objective, x: Vector, how: Inner) -> Vector:
     """Limited-memory BFGS; where a step shows no positive curvature it is not remembered."""
     pairs: list[tuple[Vector, Vector, Tensor]] = []
     g = phi.gradient(x)
-    for _ in range(how.most):
+    for _ in range(how.max_iterations):
         done = phi.content(g, how.tolerance)
         if bool(done.all()):
             break

@@ -14,15 +14,15 @@ from fedloom.federation.optimisers import Optimiser
 from fedloom.types import Vector
 
 if TYPE_CHECKING:
-    from fedloom.federation.device import Device
+    from fedloom.federation.client import Client
 
 
 class Walk:
-    """The local steps of ``Device.sgd``: the data of each step, and the two ways to take it."""
+    """The local steps of ``Client.sgd``: the data of each step, and the two ways to take it."""
 
     def __init__(
         self,
-        device: Device,
+        client: Client,
         y: Vector,
         lr: float | Tensor,
         pull: tuple[float | Tensor, Vector] | None,
@@ -30,13 +30,13 @@ class Walk:
     ) -> None:
         if pull is not None and isinstance(pull[0], Tensor) and pull[0].dim() == 0:
             pull = (float(pull[0]), pull[1])
-        self.device, self.y, self.lr, self.pull, self.shift = device, y, lr, pull, shift
+        self.client, self.y, self.lr, self.pull, self.shift = client, y, lr, pull, shift
         self.last: tuple[Step, Tensor, Tensor] | None = None
 
     def plain(self, plan: Plan) -> None:
-        kernel, affine = self.device.problem.kernel, self._affine()
+        kernel, affine = self.client.problem.kernel, self._affine()
         at = self.y
-        for self.device.step, step in enumerate(plan, 1):
+        for self.client.step, step in enumerate(plan, 1):
             if step.active < len(at):
                 at = self.y[: step.active]
             x, y = self._data(step)
@@ -45,10 +45,10 @@ class Walk:
     def free(
         self, plan: Plan, optimiser: Optimiser | None, direction: Callable[[Vector, Vector], Vector] | None
     ) -> None:
-        kernel = self.device.problem.kernel
+        kernel = self.client.problem.kernel
         slots = optimiser.slots(self.y) if optimiser is not None else []
         for count, step in enumerate(plan, 1):
-            self.device.step = count
+            self.client.step = count
             at, a = self.y[: step.active], step.active
             x, y = self._data(step)
             g = kernel.gradient(at, x, y, self._weight(step, 1.0))
@@ -65,7 +65,7 @@ class Walk:
 
     def _data(self, step: Step) -> tuple[Tensor, Tensor]:
         if self.last is None or self.last[0] is not step:  # full-batch steps come back with the same object
-            self.last = (step, *self.device.problem.take(step.rows))
+            self.last = (step, *self.client.problem.take(step.rows))
         return self.last[1], self.last[2]
 
     def _weight(self, step: Step, lr: float | Tensor) -> float | Tensor:

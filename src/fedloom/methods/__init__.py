@@ -155,8 +155,8 @@ _YUJING = "Chen et al., IEEE Big Data 2020"
 register("aso-fed", ASOFed, "asynchronous", _YUJING, "clients whose rows keep arriving, each with a model of its own")
 register("aso-fed-d", ASOFedD, "asynchronous", _YUJING, "the same without longer steps for slow clients")
 register("aso-fed-f", ASOFedF, "asynchronous", _YUJING, "the same without feature learning at the server")
-register("local", Local, "pole", "–", "every client alone, no cooperation")
-register("central", Central, "pole", "–", "all training data pooled in one place")
+register("local", Local, "baseline", "–", "every client alone, no cooperation")
+register("central", Central, "baseline", "–", "all training data pooled in one place")
 register(
     "sharing-admm",
     SharingADMM,

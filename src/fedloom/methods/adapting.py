@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 import torch
 
 from fedloom.errors import ConfigError
+from fedloom.federation.client import Client
 from fedloom.federation.data import SOURCE
-from fedloom.federation.device import Device
 from fedloom.federation.meta import Meta, Order
 from fedloom.federation.problem import Problem
 from fedloom.methods.method import Method
@@ -26,9 +26,9 @@ class Adapting(Method):
     """α, the step size of a client that adapts the model to its support rows, in training and after it."""
 
     def adapt(
-        self, device: Device, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
+        self, client: Client, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
     ) -> Vector:
-        return device.sgd(theta, lr or self.alpha, None, steps=steps or 1, split=split)[0]
+        return client.sgd(theta, lr or self.alpha, None, steps=steps or 1, split=split)[0]
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ def require_episodes(problem: Problem, method: str) -> None:
             )
 
 
-def whole_gradient(device: Device, theta: Vector, alpha: float | Vector, inner_steps: int = 1) -> Vector:
+def whole_gradient(client: Client, theta: Vector, alpha: float | Vector, inner_steps: int = 1) -> Vector:
     """∇F_i(θ), exact and with all rows, for measures."""
-    return device.meta_grad(theta, alpha, Meta(steps=inner_steps))[0]
+    return client.meta_grad(theta, alpha, Meta(steps=inner_steps))[0]
 
 
 def norm(vector: Vector) -> float:

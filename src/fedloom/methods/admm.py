@@ -16,7 +16,7 @@ from annotated_types import Interval
 from torch import Tensor
 
 from fedloom.federation.batches import evaluations_of, steps_of
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.problem import Problem
 from fedloom.federation.regularisers import Regulariser, RegulariserName, regulariser_for
 from fedloom.federation.replies import Replies, Weighting
@@ -72,7 +72,7 @@ class ADMM(Method):
     """How clients solve: "auto" is exact for linear least squares, newton for other linear models, else lbfgs."""
     tolerance: Positive = 1e-10
     """The gradient's norm at which newton and lbfgs stop."""
-    most: Count = 50
+    max_iterations: Count = 50
     """Iterations of newton and lbfgs in a round at most."""
     warm_start: bool = True
     """Begin at the client's last x_i; otherwise at z."""
@@ -117,20 +117,20 @@ class ADMM(Method):
             **Residuals.none(clients),
         }
 
-    def client_init(self, device: Device, received: Message) -> Memory:
-        x = received["z"].expand(*device.n.shape[:-1], -1)
+    def client_init(self, client: Client, received: Message) -> Memory:
+        x = received["z"].expand(*client.n.shape[:-1], -1)
         return {"m": torch.zeros_like(x), "rho": torch.zeros_like(x[..., :1]), "x": x}
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"z": state["z"], "rho": state["rho"], "rows": state["rows"]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         z = received["z"]
-        size = device.n / received["rows"]
+        size = client.n / received["rows"]
         rho = (self._rho(received["rho"], size)).expand_as(memory["rho"])
         price = memory["m"] - memory["rho"] * z  # λ_i ← λ_i + ρ_i(x_i − z)
         penalty = rho / size if self.weighting == "size" else rho
-        x = device.prox(z - price / rho, penalty, memory["x"] if self.warm_start else z, self._inner())
+        x = client.prox(z - price / rho, penalty, memory["x"] if self.warm_start else z, self._inner())
         reply = {
             "dm": self.relaxation * rho * (x - z) + (rho - memory["rho"]) * z,  # m_i⁺ − m_i
             "gap": (x - z).square().sum(-1, keepdim=True),
@@ -138,7 +138,7 @@ class ADMM(Method):
         }
         return reply, {"m": memory["m"], "rho": rho, "x": x}
 
-    def settle(self, device: Device, memory: Memory, sent: Message, inbox: Message) -> Memory:
+    def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
         return {**memory, "m": memory["m"] + sent["dm"]}  # m_i = ρ_i x_i + λ_i, as the server decoded it
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
@@ -210,4 +210,4 @@ class ADMM(Method):
         return mask
 
     def _inner(self) -> Inner:
-        return Inner(self.solver, self.tolerance, self.most, self.lr, self.batch, self.epochs, self.steps)
+        return Inner(self.solver, self.tolerance, self.max_iterations, self.lr, self.batch, self.epochs, self.steps)

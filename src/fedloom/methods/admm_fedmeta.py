@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedloom.errors import ConfigError
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.divergences import divergence_for
 from fedloom.federation.meta import Meta, Order
 from fedloom.federation.problem import Problem
@@ -55,7 +55,7 @@ class MetaADMM(MetaLearning):
     """Also measure ‖∇F(θ)‖ whenever the model is judged, which costs a meta-gradient of every client."""
 
     @abstractmethod
-    def local(self, device: Device, theta: Vector, y: Vector, w: Tensor, rho: Tensor) -> Vector:
+    def local(self, client: Client, theta: Vector, y: Vector, w: Tensor, rho: Tensor) -> Vector:
         """θ_i from θ and the price."""
 
     @property
@@ -83,9 +83,9 @@ class MetaADMM(MetaLearning):
         }
         return state if ctx.prior is None else {**state, "prior": ctx.prior}
 
-    def client_init(self, device: Device, received: Message) -> Memory:
-        zero = torch.zeros_like(received["x"]).expand(*device.n.shape[:-1], -1)
-        return {"y": zero if self.y_init == "zero" else self._drawn(device, zero), "m": zero}
+    def client_init(self, client: Client, received: Message) -> Memory:
+        zero = torch.zeros_like(received["x"]).expand(*client.n.shape[:-1], -1)
+        return {"y": zero if self.y_init == "zero" else self._drawn(client, zero), "m": zero}
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"], "rows": state["rows"]}
@@ -93,13 +93,13 @@ class MetaADMM(MetaLearning):
     def unicast(self, state: State, clients: Tensor) -> Message:
         return {"rho": state["rho"][clients].unsqueeze(-1)}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        theta, rho, w = received["x"], received["rho"], device.n / received["rows"]
-        theta_i = self.local(device, theta, memory["y"], w, rho)  # (9), or its approximation (14)
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        theta, rho, w = received["x"], received["rho"], client.n / received["rows"]
+        theta_i = self.local(client, theta, memory["y"], w, rho)  # (9), or its approximation (14)
         y = torch.addcmul(memory["y"], rho, theta_i - theta)  # (10): y_i + ρ_i(θ_i − θ)
         return {"dm": torch.addcmul(y - memory["m"], rho, theta_i)}, {"y": y, "m": memory["m"]}
 
-    def settle(self, device: Device, memory: Memory, sent: Message, inbox: Message) -> Memory:
+    def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
         return {"y": memory["y"], "m": memory["m"] + sent["dm"]}  # as the server decoded it
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
@@ -115,11 +115,11 @@ class MetaADMM(MetaLearning):
             x = divergence_for(self.h).nearest(m, rho, self.lambda_, state["prior"])  # the first line of (6)
         return {**state, "x": x, "m": m, "held": held}
 
-    def measure(self, device: Device, received: Message, memory: Memory) -> dict[str, Tensor]:
+    def measure(self, client: Client, received: Message, memory: Memory) -> dict[str, Tensor]:
         if not self.gradient_norm:
             return {}
-        w = device.n / received["rows"]
-        return {"gradient": w * whole_gradient(device, received["x"], self.alpha)}
+        w = client.n / received["rows"]
+        return {"gradient": w * whole_gradient(client, received["x"], self.alpha)}
 
     def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -130,9 +130,9 @@ class MetaADMM(MetaLearning):
             slope = None if slope is None else slope + self.lambda_ * h.pull(x, prior)
         return found if slope is None else {"gradient_norm": norm(slope), **found}
 
-    def _drawn(self, device: Device, like: Vector) -> Vector:
+    def _drawn(self, client: Client, like: Vector) -> Vector:
         """y_i from a normal distribution cut off at two standard deviations."""
-        uniform = torch.from_numpy(device.draw.uniform("prices", device.clients, like.shape[-1]))
+        uniform = torch.from_numpy(client.draw.uniform("prices", client.clients, like.shape[-1]))
         drawn: Tensor = _STD * torch.special.ndtri(_TWO + (1 - 2 * _TWO) * uniform)
         return drawn.to(like.dtype).view_as(like)
 
@@ -150,9 +150,9 @@ class ADMMFedMeta(MetaADMM):
     delta: Rate | None = None
     """δ of (13), or a schedule of it; none: 1/(k + 100) in round k = 1, 2, …"""
 
-    def local(self, device: Device, theta: Vector, y: Vector, w: Tensor, rho: Tensor) -> Vector:
-        delta = 1 / (device.round + 101) if self.delta is None else rate_at(self.delta, device.round)
-        g, _ = device.meta_grad(theta, self.alpha, Meta(self.order, delta))  # (8), (13): ∇L_i(φ_i) − αg_i
+    def local(self, client: Client, theta: Vector, y: Vector, w: Tensor, rho: Tensor) -> Vector:
+        delta = 1 / (client.round + 101) if self.delta is None else rate_at(self.delta, client.round)
+        g, _ = client.meta_grad(theta, self.alpha, Meta(self.order, delta))  # (8), (13): ∇L_i(φ_i) − αg_i
         return theta - torch.addcmul(y, w, g).div_(rho)  # (14): θ − (y_i + w_i G_i)/ρ_i
 
 
@@ -166,9 +166,9 @@ class ADMMMetaExact(MetaADMM):
 
     tolerance: Positive = 1e-8
     """The norm of the subproblem's gradient at which a client stops."""
-    most: Count = 20
+    max_iterations: Count = 20
     """Iterations in a round at most."""
 
-    def local(self, device: Device, theta: Vector, y: Vector, w: Tensor, rho: Tensor) -> Vector:
-        how = Inner(tolerance=self.tolerance, most=self.most)
-        return device.meta_prox(theta - y / rho, rho / w, self.alpha, theta, Meta(self.order), how)  # (9)
+    def local(self, client: Client, theta: Vector, y: Vector, w: Tensor, rho: Tensor) -> Vector:
+        how = Inner(tolerance=self.tolerance, max_iterations=self.max_iterations)
+        return client.meta_prox(theta - y / rho, rho / w, self.alpha, theta, Meta(self.order), how)  # (9)

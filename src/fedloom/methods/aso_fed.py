@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedloom.errors import ConfigError
 from fedloom.federation.batches import Rows
-from fedloom.federation.device import Carry, Device
+from fedloom.federation.client import Carry, Client
 from fedloom.federation.model import Slice
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies
@@ -39,7 +39,7 @@ class AsynchronousOnline(LocalSteps):
     minimiser of the sum of the Moreau envelopes of the n_k f_k, as FedProx with exact steps does.
     """
 
-    usual_schedule = "async"
+    default_schedule = "async"
 
     lr: Rate = 0.03
     """η̄, the step size before r_k multiplies it, or a schedule of it (0.001 in the paper, with many more visits)."""
@@ -103,39 +103,39 @@ class AsynchronousOnline(LocalSteps):
         inputs = state["handed_out"][start:stop].view(outputs, -1).abs().mean(0)
         return {f"feature/{column}": float(size) for column, size in enumerate(inputs)}
 
-    def client_init(self, device: Device, received: Message) -> Memory:
-        w = received["x"].expand(*device.n.shape[:-1], -1)
+    def client_init(self, client: Client, received: Message) -> Memory:
+        w = received["x"].expand(*client.n.shape[:-1], -1)
         zero = torch.zeros_like(w)
         memory = {"h": zero, "v": zero}  # line 2
         memory |= {"w": w} if self.keep else {}
         return memory | ({"delays": zero[..., :1], "visits": zero[..., :1]} if self.dynamic else {})
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x = received["x"]  # w^t, line 10
-        memory = {**memory, **self._visit(device, memory)}
+        memory = {**memory, **self._visit(client, memory)}
         w = memory["w"] if self.keep else x.expand_as(memory["h"])
-        pace = self.rate(device) * self._multiplier(memory)  # η_k = r_k η̄, (11)
+        pace = self.rate(client) * self._multiplier(memory)  # η_k = r_k η̄, (11)
 
         def iterate(now: Carry, rows: Rows) -> Carry:
             w, h, v = now["w"], now["h"], now["v"]
-            g = device.grad(w, rows) + self.lambda_ * (w - x)  # line 11: ∇s_k, of (7)
+            g = client.grad(w, rows) + self.lambda_ * (w - x)  # line 11: ∇s_k, of (7)
             fresh = self.beta * h + (1 - self.beta) * v  # (9)
             zeta = g - v + (h if self.order == "algorithm" else fresh)  # line 13, (8)
             return {"w": w - pace * zeta, "h": fresh, "v": g}  # lines 14 to 16
 
-        after, _ = device.scan(
+        after, _ = client.scan(
             iterate, {"w": w, "h": memory["h"], "v": memory["v"]}, self.batch, self.epochs, self.steps
         )
         return {"dw": w - after["w"]}, {**memory, "h": after["h"], "v": after["v"]}
 
-    def settle(self, device: Device, memory: Memory, sent: Message, inbox: Message) -> Memory:
+    def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
         return {**memory, "w": memory["w"] - sent["dw"]} if self.keep else memory  # as the server decoded it
 
-    def _visit(self, device: Device, memory: Memory) -> Memory:
+    def _visit(self, client: Client, memory: Memory) -> Memory:
         """The delays so far, this one included."""
         if not self.dynamic:
             return {}
-        return {"delays": memory["delays"] + device.delay, "visits": memory["visits"] + 1}
+        return {"delays": memory["delays"] + client.delay, "visits": memory["visits"] + 1}
 
     def _multiplier(self, memory: Memory) -> float | Tensor:
         """r_k = max(1, ln d̄_k)."""

@@ -1,4 +1,4 @@
-"""The pole of full cooperation: all training data in one place."""
+"""The baseline of full cooperation: all training data in one place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies
 from fedloom.methods.method import Context
 from fedloom.methods.training import LocalTraining
@@ -26,8 +26,8 @@ class Central(LocalTraining):
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        y, _ = self.train(device, received["x"])
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        y, _ = self.train(client, received["x"])
         return {"dx": y - received["x"]}, memory
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies
 from fedloom.federation.staleness import constant, hinge, polynomial
 from fedloom.methods.method import Context
@@ -27,7 +27,7 @@ class FedAsync(LocalTraining):
     replies in one step (a buffer, or a synchronous round) are taken one after the other, in order of client id.
     """
 
-    usual_schedule = "async"
+    default_schedule = "async"
 
     alpha: Fraction = 0.6
     """α, how much of a fresh reply is mixed in; 0: the model stays as it is, 1: it becomes the reply."""
@@ -47,9 +47,9 @@ class FedAsync(LocalTraining):
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x = received["x"]
-        y, _ = self.train(device, x, pull=(self.rho, x) if self.rho > 0 else None)  # ≈ argmin f_k + ρ/2‖· − x_τ‖²
+        y, _ = self.train(client, x, pull=(self.rho, x) if self.rho > 0 else None)  # ≈ argmin f_k + ρ/2‖· − x_τ‖²
         return {"x": y}, memory  # x_new, whatever the server has by then
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies, Weighting
 from fedloom.methods.method import Context
 from fedloom.methods.training import LocalTraining
@@ -34,9 +34,9 @@ class FedAvg(LocalTraining):
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x = received["x"]
-        y, _ = self.train(device, x)  # ClientUpdate(k, w)
+        y, _ = self.train(client, x)  # ClientUpdate(k, w)
         return {"dx": y - x}, memory
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:

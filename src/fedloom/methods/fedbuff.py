@@ -24,8 +24,8 @@ class FedBuff(ClientOptimised):
     Nobody waits for the slowest client, and the server still sees only sums, as secure aggregation needs.
     """
 
-    usual_schedule = "async"
-    usual_buffer = 10
+    default_schedule = "async"
+    default_buffer = 10
 
     server_lr: Rate = 1.0
     """η_g, the server's step size, or a schedule of it such as "step:1:50:0.5"."""

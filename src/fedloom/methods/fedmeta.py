@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedloom.errors import ConfigError
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.meta import Meta
 from fedloom.federation.optimisers import local_optimiser
 from fedloom.federation.problem import Problem
@@ -80,16 +80,16 @@ class FedMeta(ServerChoice, MetaLearning):
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x = received["x"]
         theta, alpha = self.parted(x)
         how = Meta(self.order, self.delta, self.inner_steps, self.batch)
-        g_theta, g_alpha = device.meta_grad(theta, alpha, how)  # g_u, lines 14 to 17
+        g_theta, g_alpha = client.meta_grad(theta, alpha, how)  # g_u, lines 14 to 17
         g = g_theta if g_alpha is None else torch.cat([g_theta, g_alpha], -1)
-        move = -g if self.meta_step == "server" else self._own_step(device, x, g)
+        move = -g if self.meta_step == "server" else self._own_step(client, x, g)
         if self.weighting != "query":
             return {"dx": move}, memory
-        rows = device.count("query").expand(*move.shape[:-1], 1)
+        rows = client.count("query").expand(*move.shape[:-1], 1)
         return {"dx": rows * move, "rows": rows}, memory
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
@@ -104,26 +104,26 @@ class FedMeta(ServerChoice, MetaLearning):
         return self.parted(state["x"])[0]
 
     def adapt(
-        self, device: Device, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
+        self, client: Client, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
     ) -> Vector:
         alpha = self.parted(state["x"])[1] if lr is None else lr
-        return device.adapt(theta, alpha, split, steps or self.inner_steps, self.batch)
+        return client.adapt(theta, alpha, split, steps or self.inner_steps, self.batch)
 
-    def measure(self, device: Device, received: Message, memory: Memory) -> dict[str, Tensor]:
+    def measure(self, client: Client, received: Message, memory: Memory) -> dict[str, Tensor]:
         if not self.gradient_norm:
             return {}
         theta, alpha = self.parted(received["x"])
-        weights = {"uniform": torch.ones_like(device.n), "size": device.n, "query": device.count("query")}
+        weights = {"uniform": torch.ones_like(client.n), "size": client.n, "query": client.count("query")}
         weight = weights[self.weighting]
-        gradient = weight * whole_gradient(device, theta, alpha, self.inner_steps)
+        gradient = weight * whole_gradient(client, theta, alpha, self.inner_steps)
         return {"gradient": gradient, "weight": weight.squeeze(-1)}
 
     def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
         return {"gradient_norm": norm(sums["gradient"] / sums["weight"])} if sums else {}
 
-    def _own_step(self, device: Device, x: Vector, g: Vector) -> Vector:
+    def _own_step(self, client: Client, x: Vector, g: Vector) -> Vector:
         """How far a client's own optimiser would move x."""
-        lr, rule = rate_at(self.lr, device.round), local_optimiser(self.optimiser)
+        lr, rule = rate_at(self.lr, client.round), local_optimiser(self.optimiser)
         if rule is None:
             return -lr * g
         y = x.expand_as(g).clone()
@@ -156,8 +156,8 @@ class FedMetaSGD(FedMeta):
         theta, alpha = x.chunk(2, -1)
         return theta, alpha
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        reply, memory = super().client(device, received, memory)
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        reply, memory = super().client(client, received, memory)
         if self.learn_alpha:
             return reply, memory
         theta, alpha = reply["dx"].chunk(2, -1)
@@ -190,14 +190,14 @@ class FedAvgMeta(Adapting, LocalTraining):
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return self.training().broadcast(state, clients)
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        return self.training().client(device, received, memory)
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        return self.training().client(client, received, memory)
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         return self.training().server(state, replies, ctx)
 
     def adapt(
-        self, device: Device, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
+        self, client: Client, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
     ) -> Vector:
         rule, passes = local_optimiser(self.adapt_optimiser), steps or self.adapt_steps
-        return device.sgd(theta, lr or self.alpha, self.adapt_batch, passes, optimiser=rule, split=split)[0]
+        return client.sgd(theta, lr or self.alpha, self.adapt_batch, passes, optimiser=rule, split=split)[0]

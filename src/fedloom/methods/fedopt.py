@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedloom.errors import ConfigError
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies, Weighting
 from fedloom.federation.schedules import Rate, rate_at
@@ -37,9 +37,9 @@ class ClientOptimised(LocalTraining):
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x = received["x"]
-        y, _ = self.train(device, x)  # ClientOpt
+        y, _ = self.train(client, x)  # ClientOpt
         return {"dx": y - x}, memory  # Δ_i
 
 

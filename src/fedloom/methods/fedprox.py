@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies, Weighting
 from fedloom.methods.method import Context
 from fedloom.methods.training import LocalTraining
@@ -44,15 +44,15 @@ class FedProx(LocalTraining):
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {key: state[key] for key in ("x", "mu") if key in state}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x = received["x"]
         mu = received["mu"].to(x.dtype) if self.adaptive else self.mu
         y, _ = self.train(
-            device, x, pull=(mu, x) if self.adaptive or self.mu > 0 else None
+            client, x, pull=(mu, x) if self.adaptive or self.mu > 0 else None
         )  # line 5: ≈ argmin f_k(w) + μ/2‖w − wᵗ‖²
         reply = {"dx": y - x}
         if self.adaptive:
-            reply["loss"] = device.loss(x).detach()
+            reply["loss"] = client.loss(x).detach()
         return reply, memory
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies, Weighting
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.method import Context, Ints, Method
@@ -35,8 +35,8 @@ class FedSGD(Method):
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        return {"g": device.grad(received["x"])}, memory  # g_k = ∇F_k(w_t)
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        return {"g": client.grad(received["x"])}, memory  # g_k = ∇F_k(w_t)
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         lr = rate_at(self.lr, ctx.round)

@@ -1,4 +1,4 @@
-"""The pole of no cooperation: every client alone."""
+"""The baseline of no cooperation: every client alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies
 from fedloom.methods.method import Context
 from fedloom.methods.training import LocalTraining
@@ -23,18 +23,18 @@ class Local(LocalTraining):
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0}
 
-    def client_init(self, device: Device, received: Message) -> Memory:
-        return {"x": received["x"].expand(*device.n.shape[:-1], -1)}
+    def client_init(self, client: Client, received: Message) -> Memory:
+        return {"x": received["x"].expand(*client.n.shape[:-1], -1)}
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}  # the first model; a client that has one of its own ignores it
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        y, _ = self.train(device, memory["x"])
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        y, _ = self.train(client, memory["x"])
         return {}, {"x": y}
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         return state
 
-    def personal(self, device: Device, state: State, memory: Memory) -> Vector:
+    def personal(self, client: Client, state: State, memory: Memory) -> Vector:
         return memory["x"]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from fedloom.errors import ConfigError
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.losses import Labels
 from fedloom.federation.model import Slice
 from fedloom.federation.problem import Problem
@@ -59,13 +59,13 @@ class Method(ABC):
     layout: ClassVar[Literal["rows", "features", "pooled"]] = "rows"
     """Which federation it works on: clients that hold rows; clients that hold columns of the same rows, while the
     server holds the labels; or one pool that holds all that the sources have."""
-    usual_rounds: ClassVar[int] = 50
+    default_rounds: ClassVar[int] = 50
     """Rounds of an experiment that does not say how many."""
-    usual_dtype: ClassVar[Literal["float32", "float64"]] = "float32"
+    default_dtype: ClassVar[Literal["float32", "float64"]] = "float32"
     """The numbers of an experiment that does not say which."""
-    usual_schedule: ClassVar[Literal["rounds", "async"]] = "rounds"
+    default_schedule: ClassVar[Literal["rounds", "async"]] = "rounds"
     """Whether an experiment that does not say so waits for all who were asked, or takes replies as they arrive."""
-    usual_buffer: ClassVar[int] = 1
+    default_buffer: ClassVar[int] = 1
     """Replies that the server of such an asynchronous experiment gathers for a step."""
     needs_rounds: ClassVar[str | None] = None
     """Why its server cannot take replies that were made from different states of its own; None: it can."""
@@ -83,7 +83,7 @@ class Method(ABC):
     def server_init(self, ctx: Context) -> State:
         """The server's state before the first round."""
 
-    def client_init(self, device: Device, received: Message) -> Memory:
+    def client_init(self, client: Client, received: Message) -> Memory:
         """A client's memory at its first message; made on the client. Default: none."""
         return {}
 
@@ -96,10 +96,10 @@ class Method(ABC):
         return {}
 
     @abstractmethod
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         """One client's work: the reply, and its new memory, which holds only once the reply was accepted."""
 
-    def settle(self, device: Device, memory: Memory, sent: Message, inbox: Message) -> Memory:
+    def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
         """The memory once the reply was accepted. ``sent`` is the reply as the receiver decoded it. Default: keep."""
         return memory
 
@@ -115,20 +115,20 @@ class Method(ABC):
         """
         return state["x"]
 
-    def personal(self, device: Device, state: State, memory: Memory) -> Vector:
+    def personal(self, client: Client, state: State, memory: Memory) -> Vector:
         """The model that this client would use. Default: the server's."""
         return self.model(state)
 
     def adapt(
-        self, device: Device, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
+        self, client: Client, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
     ) -> Vector:
         """How a client fits a model to its own few rows before using it. Default: full gradient steps.
 
         ``lr`` and ``steps`` are the user's wish; None is the method's own choice, by default one step of 0.01.
         """
-        return device.sgd(theta, lr or 0.01, None, steps=steps or 1, split=split)[0]
+        return client.sgd(theta, lr or 0.01, None, steps=steps or 1, split=split)[0]
 
-    def measure(self, device: Device, received: Message, memory: Memory) -> dict[str, Tensor]:
+    def measure(self, client: Client, received: Message, memory: Memory) -> dict[str, Tensor]:
         """What only clients can measure, one number or one vector a client; summed for ``report``. Default: nothing."""
         return {}
 

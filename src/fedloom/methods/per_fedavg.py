@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedloom.federation.batches import evaluations_of
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.meta import Meta
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies, Weighting
@@ -63,21 +63,21 @@ class PerFedAvg(MetaLearning):
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        w, beta = received["x"], rate_at(self.lr, device.round)
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        w, beta = received["x"], rate_at(self.lr, client.round)
         how = Meta(self.order, self.delta, batch=self.batch, episodes=self.episodes)
-        w_i, _ = device.meta_sgd(w, beta, self.alpha, self.steps, how)  # lines 6 to 9
+        w_i, _ = client.meta_sgd(w, beta, self.alpha, self.steps, how)  # lines 6 to 9
         return {"dx": w_i - w}, memory
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         return {"x": state["x"] + replies.mean("dx", self.weighting)}  # line 12
 
-    def measure(self, device: Device, received: Message, memory: Memory) -> dict[str, Tensor]:
+    def measure(self, client: Client, received: Message, memory: Memory) -> dict[str, Tensor]:
         if not self.gradient_norm:
             return {}
-        weight = device.n if self.weighting == "size" else torch.ones_like(device.n)
+        weight = client.n if self.weighting == "size" else torch.ones_like(client.n)
         return {
-            "gradient": weight * whole_gradient(device, received["x"], self.alpha),
+            "gradient": weight * whole_gradient(client, received["x"], self.alpha),
             "weight": weight.squeeze(-1),
         }
 

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.method import Context, Ints
@@ -42,20 +42,20 @@ class Scaffold(LocalSteps):
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0, "c": torch.zeros_like(ctx.theta0)}
 
-    def client_init(self, device: Device, received: Message) -> Memory:
-        return {"c": torch.zeros_like(received["x"]).expand(*device.n.shape[:-1], -1)}
+    def client_init(self, client: Client, received: Message) -> Memory:
+        return {"c": torch.zeros_like(received["x"]).expand(*client.n.shape[:-1], -1)}
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"], "c": state["c"]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x, c, c_i = received["x"], received["c"], memory["c"]
-        lr = self.rate(device)  # η_l of this round
-        y, K = device.sgd(x, lr, self.batch, self.epochs, self.steps, shift=c - c_i)  # line 10
-        c_new = device.grad(x) if self.option == "I" else c_i - c + (x - y) / (K * lr)  # line 12, I and II
+        lr = self.rate(client)  # η_l of this round
+        y, K = client.sgd(x, lr, self.batch, self.epochs, self.steps, shift=c - c_i)  # line 10
+        c_new = client.grad(x) if self.option == "I" else c_i - c + (x - y) / (K * lr)  # line 12, I and II
         return {"dx": y - x, "dc": c_new - c_i}, memory
 
-    def settle(self, device: Device, memory: Memory, sent: Message, inbox: Message) -> Memory:
+    def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
         return {"c": memory["c"] + sent["dc"]}  # line 14, by what the server has seen of it
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedloom.errors import ConfigError
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.losses import Labels, Loss, with_prox
 from fedloom.federation.problem import Problem
 from fedloom.federation.regularisers import Regulariser, RegulariserName, regulariser_for
@@ -38,8 +38,8 @@ class SharingADMM(Method):
     """
 
     layout = "features"
-    usual_rounds = 2000
-    usual_dtype = "float64"
+    default_rounds = 2000
+    default_dtype = "float64"
     needs_rounds = (
         "at each step of its server the common price moves by what all parties' scores add up to; answers to an older "
         "price would be charged again and again, and it diverges where rounds converge"
@@ -92,26 +92,26 @@ class SharingADMM(Method):
             **Residuals.none(len(ctx.sizes)),
         }
 
-    def client_init(self, device: Device, received: Message) -> Memory:
-        residual, blocks = received["residual"], device.problem.data.blocks
+    def client_init(self, client: Client, received: Message) -> Memory:
+        residual, blocks = received["residual"], client.problem.data.blocks
         assert blocks is not None
-        lead = device.n.shape[:-1]
+        lead = client.n.shape[:-1]
         x = residual.new_zeros(*lead, blocks.width, residual.shape[-1])
         return {"x": x, "s": torch.zeros_like(residual.expand(*lead, *residual.shape))}
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"residual": state["residual"], "rho": state["rho"]}
 
-    def client(self, device: Device, received: Message, memory: Memory) -> tuple[Message, Memory]:
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         s, rows = memory["s"], received["residual"].shape[0]
         rho = received["rho"] / rows
-        x = device.fit(s + received["residual"], rho, self._penalty(), memory["x"])  # argmin r_i + ρ/2 ‖A_i x − ·‖²
-        scores = device.scores(x)
+        x = client.fit(s + received["residual"], rho, self._penalty(), memory["x"])  # argmin r_i + ρ/2 ‖A_i x − ·‖²
+        scores = client.scores(x)
         move = scores - s
         reply = {"move": move, "moved": _square(move), "size": _square(scores)}
         return reply, {"x": x, "s": s}
 
-    def settle(self, device: Device, memory: Memory, sent: Message, inbox: Message) -> Memory:
+    def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
         return {**memory, "s": memory["s"] + sent["move"]}  # A_i x_i, as the server decoded it
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
@@ -156,8 +156,8 @@ class SharingADMM(Method):
     def model(self, state: State) -> Vector:
         return state["own"]
 
-    def personal(self, device: Device, state: State, memory: Memory) -> Vector:
-        return device.part(memory["x"])
+    def personal(self, client: Client, state: State, memory: Memory) -> Vector:
+        return client.part(memory["x"])
 
     def done(self, state: State) -> bool:
         """Both residuals stayed small until every party that ever answered had answered again."""

@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from fedloom.federation.batches import evaluations_of, steps_of
-from fedloom.federation.device import Device
+from fedloom.federation.client import Client
 from fedloom.federation.optimisers import local_optimiser
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.method import Ints, Method
@@ -31,9 +31,9 @@ class LocalSteps(Method):
     def work(self, rows: Ints) -> Ints | None:
         return evaluations_of(rows, self.batch, steps_of(rows, self.batch, self.epochs, self.steps, None, None))
 
-    def rate(self, device: Device) -> float:
+    def rate(self, client: Client) -> float:
         """η in this round."""
-        return rate_at(self.lr, device.round)
+        return rate_at(self.lr, client.round)
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class LocalTraining(LocalSteps):
 
     def train(
         self,
-        device: Device,
+        client: Client,
         x: Vector,
         *,
         pull: tuple[float | Tensor, Vector] | None = None,
         shift: Vector | None = None,
     ) -> tuple[Vector, Tensor]:
         """The client's model after its local steps from x, and the number of these steps."""
-        lr, rule = self.rate(device), local_optimiser(self.optimiser)
-        return device.sgd(x, lr, self.batch, self.epochs, self.steps, optimiser=rule, pull=pull, shift=shift)
+        lr, rule = self.rate(client), local_optimiser(self.optimiser)
+        return client.sgd(x, lr, self.batch, self.epochs, self.steps, optimiser=rule, pull=pull, shift=shift)

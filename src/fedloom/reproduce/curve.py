@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.engine.folder import SUMMARY
 from fedloom.report.curves import Array, Axis, metric_curves, thin
 from fedloom.report.groups import Group
 from fedloom.report.runs import read_run
 from fedloom.reproduce.outcome import DIVERGED
 from fedloom.reproduce.plan import Cell
+from fedloom.storage.folder import SUMMARY
 
 POINTS = 40
 """How many a kept curve has at the most."""

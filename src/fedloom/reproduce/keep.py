@@ -6,11 +6,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-from fedloom.engine.files import guarded, write_json
 from fedloom.report.groups import mean_and_std
 from fedloom.reproduce.curve import joined_curve
 from fedloom.reproduce.outcome import judge, read_record, why_missing
 from fedloom.reproduce.plan import Published
+from fedloom.storage.files import guarded, write_json
 
 Record = dict[str, Any]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedloom.engine.folder import SUMMARY
 from fedloom.report.groups import Target, mean_and_std
 from fedloom.report.runs import RunRecord, evaluations, number, pick, read_run
 from fedloom.reproduce.plan import Measure, Published
+from fedloom.storage.folder import SUMMARY
 
 DIVERGED = "diverged.json"
 """Beside a run's files: it ended in NaN or infinity, which is a result and is not tried again."""

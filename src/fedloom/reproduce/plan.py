@@ -15,12 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from fedloom.engine.files import slug
 from fedloom.errors import ConfigError, FedloomError
 from fedloom.experiment import Experiment, Override, Settings, Shelf, TaskSequence, make_experiment
 from fedloom.experiment.faults import each_fault, stop_at
 from fedloom.experiment.words import hint, value_text
 from fedloom.report.groups import direction
+from fedloom.storage.files import slug
 from fedloom.types import Count, NonNegative
 
 Point = dict[str, Any]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedloom.engine.files import slug
 from fedloom.experiment import Form, Settings, foreign
 from fedloom.experiment.faults import Faults, stop_at
 from fedloom.experiment.lines import Key
@@ -30,6 +29,7 @@ from fedloom.reproduce.plan import (
     Tuning,
     point_text,
 )
+from fedloom.storage.files import slug
 
 _PARTS = ("measure", "run", "column", "row", "improvement", "tune", "quick")
 _COLUMN_PARTS = ("tune", "measure")

@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from fedloom import __version__
-from fedloom.engine.files import guarded, write_json
-from fedloom.engine.folder import CONFIG, TASK
-from fedloom.engine.lock import NAME, Lock, is_marked
 from fedloom.engine.run import Interrupted, Progress
 from fedloom.errors import ConfigError, Diverged, FedloomError, RunError
 from fedloom.experiment import Override, Shelf, TaskSequence
@@ -22,6 +19,9 @@ from fedloom.report.groups import mean_and_std
 from fedloom.reproduce.curve import curve_of
 from fedloom.reproduce.outcome import DIVERGED, Outcome, judge, on_the_way, read_outcome, read_record, why_missing
 from fedloom.reproduce.plan import Cell, Measure, Plan, Point, Runnable, check, point_text
+from fedloom.storage.files import guarded, write_json
+from fedloom.storage.folder import CONFIG, TASK
+from fedloom.storage.lock import NAME, Lock, is_marked
 
 RESULT = "result.json"
 Watch = Callable[[str], AbstractContextManager[Progress]]

@@ -7,10 +7,10 @@ from fedloom.conformance.declarations.adaptive import FEDADAGRAD, FEDADAM, FEDAV
 from fedloom.conformance.declarations.admm import ADMM
 from fedloom.conformance.declarations.asynchronous import ASO_FED, ASO_FED_D, ASO_FED_F, FEDASYNC, FEDBUFF
 from fedloom.conformance.declarations.averaging import FEDAVG, FEDSGD
+from fedloom.conformance.declarations.baselines import CENTRAL, LOCAL
 from fedloom.conformance.declarations.corrections import FEDPROX, SCAFFOLD
 from fedloom.conformance.declarations.meta import FEDAVG_META, FEDMETA_MAML, FEDMETA_SGD, PER_FEDAVG
 from fedloom.conformance.declarations.meta_admm import ADMM_FEDMETA, ADMM_META_EXACT
-from fedloom.conformance.declarations.poles import CENTRAL, LOCAL
 from fedloom.conformance.declarations.vertical import SHARING_ADMM
 
 DECLARATIONS: dict[str, Declaration] = {

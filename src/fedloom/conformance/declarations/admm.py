@@ -111,9 +111,9 @@ def price_of_gradients(after: int) -> Callable[[Walk], float]:
         if walk.clocks.round < after:
             return 0.0
         clients = walk.store.clients()
-        device = walk.problem.device(clients.numpy(), Draw(0))
-        weight = device.n / walk.state["rows"] if walk.setting.method.weighting == "size" else 1.0  # type: ignore[attr-defined]
-        return apart(prices(walk), -weight * device.grad(walk.state["z"]))
+        client = walk.problem.client(clients.numpy(), Draw(0))
+        weight = client.n / walk.state["rows"] if walk.setting.method.weighting == "size" else 1.0  # type: ignore[attr-defined]
+        return apart(prices(walk), -weight * client.grad(walk.state["z"]))
 
     return off
 

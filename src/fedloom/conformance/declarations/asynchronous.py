@@ -19,8 +19,8 @@ from fedloom.conformance.declarations.averaging import (
     optimum,
     unequal_quadratics,
 )
+from fedloom.conformance.declarations.baselines import pooled_optimum, server_moved
 from fedloom.conformance.declarations.corrections import envelope_optimum, proximal_steps
-from fedloom.conformance.declarations.poles import pooled_optimum, server_moved
 from fedloom.conformance.drive import Walk, apart
 from fedloom.conformance.problems import Known, agreeing, classification, quadratics
 from fedloom.federation.randomness import Draw

@@ -77,9 +77,9 @@ def optimistic_course(known: Known, method: Any, theta: Tensor) -> Iterator[Tens
 
 def price_off(before: State, walk: Walk, accepted: Tensor) -> float:
     """How far the y_i of those who answered are from −w_i G_i(θ), θ being what they were sent."""
-    device = walk.problem.device(accepted.numpy(), Draw(0))
-    g, _ = device.meta_grad(before["x"], cast(MetaADMM, walk.setting.method).alpha)
-    return apart(recall(walk, accepted)["y"], -(device.n / before["rows"]) * g)
+    client = walk.problem.client(accepted.numpy(), Draw(0))
+    g, _ = client.meta_grad(before["x"], cast(MetaADMM, walk.setting.method).alpha)
+    return apart(recall(walk, accepted)["y"], -(client.n / before["rows"]) * g)
 
 
 def final_prices(after: int) -> Callable[[Walk], float]:

@@ -11,12 +11,12 @@ from typing import Any
 
 from torch import Tensor
 
-from fedloom.engine import checkpoint, lock, store, toml
-from fedloom.engine.closing import Closing
-from fedloom.engine.files import guarded, replacing, write_json
-from fedloom.engine.lock import Lock
-from fedloom.engine.tensorfile import little_endian
 from fedloom.errors import RunError
+from fedloom.storage import checkpoint, lock, store, toml
+from fedloom.storage.closing import Closing
+from fedloom.storage.files import guarded, replacing, write_json
+from fedloom.storage.lock import Lock
+from fedloom.storage.tensorfile import little_endian
 
 CONFIG, DATA, HISTORY, SUMMARY, REPORT = "config.toml", "data.json", "history.jsonl", "summary.json", "report.html"
 MATRIX = "matrix.json"

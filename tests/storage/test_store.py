@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fedloom.engine import segments as segments_module
-from fedloom.engine.store import MemoryStore
 from fedloom.errors import ClientError, RunError
+from fedloom.storage import segments as segments_module
+from fedloom.storage.store import MemoryStore
 
 FLOATS = "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 complex32 complex64 complex128"
 WHOLES = "int64 int32 int16 int8 uint8 uint16 uint32 uint64 bool"

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.engine.closing import Closing
-from fedloom.engine.records import Batch, Ints, Part, Places, assemble
-from fedloom.engine.segments import Log
-from fedloom.engine.tables import Tables
 from fedloom.errors import ClientError, RunError
+from fedloom.storage.closing import Closing
+from fedloom.storage.records import Batch, Ints, Part, Places, assemble
+from fedloom.storage.segments import Log
+from fedloom.storage.tables import Tables
 from fedloom.types import Memory
 
 FOLDER = "memory"

@@ -21,8 +21,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedloom.engine.files import guarded
 from fedloom.errors import RunError
+from fedloom.storage.files import guarded
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedloom.engine import checkpoint
-from fedloom.engine.folder import RunFolder
-from fedloom.engine.history import History
-from fedloom.engine.store import MemoryStore
 from fedloom.errors import RunError
+from fedloom.storage import checkpoint
+from fedloom.storage.folder import RunFolder
+from fedloom.storage.history import History
+from fedloom.storage.store import MemoryStore
 
 resource = pytest.importorskip("resource")
 
@@ -100,9 +100,9 @@ ON_A_FULL_DISK = """
     import os, sys
     from pathlib import Path
     import torch
-    from fedloom.engine import checkpoint
-    from fedloom.engine.history import History
-    from fedloom.engine.store import MemoryStore
+    from fedloom.storage import checkpoint
+    from fedloom.storage.history import History
+    from fedloom.storage.store import MemoryStore
     from fedloom.errors import RunError
 
     disk = Path(sys.argv[1])

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.engine import checkpoint
 from fedloom.errors import RunError
+from fedloom.storage import checkpoint
 
 GROUPS = {
     "state": {"x": torch.arange(5, dtype=torch.float64) / 3, "scale": torch.tensor(2.5)},

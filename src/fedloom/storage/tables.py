@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.engine.records import Batch, Bytes, Ints, Layout, Part, Places, distinct
-from fedloom.engine.segments import Log, Source
+from fedloom.storage.records import Batch, Bytes, Ints, Layout, Part, Places, distinct
+from fedloom.storage.segments import Log, Source
 
 _FREE = -1
 

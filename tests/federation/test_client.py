@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedloom.federation.batches import Plan, Rows, steps_of
-from fedloom.federation.device import Carry, Device
+from fedloom.federation.client import Carry, Client
 from fedloom.federation.model import Model
 from fedloom.federation.optimisers import Adam, Momentum
 from fedloom.federation.problem import Problem
@@ -109,12 +109,12 @@ def test_sgd_is_the_loop_that_one_would_write_by_hand(model: str, way: str, extr
     how |= {"pull": (0.3, x0)} if "pull" in extra else {}
     how |= {"shift": shift} if "shift" in extra else {}
     theta = problem.model.init(3, F64)
-    stack = problem.device(EVERYBODY, DRAW)
+    stack = problem.client(EVERYBODY, DRAW)
     together, counts = stack.sgd(theta, 0.05, **how)
     assert counts.shape == (len(EVERYBODY), 1)
     for client in EVERYBODY:
         expected, steps = by_hand(problem, client, theta, 0.05, how)
-        alone, count = problem.device(client, DRAW).sgd(theta, 0.05, **how)
+        alone, count = problem.client(client, DRAW).sgd(theta, 0.05, **how)
         assert int(count) == int(counts[client]) == steps
         torch.testing.assert_close(alone, expected, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(together[client], expected, rtol=1e-10, atol=1e-10)
@@ -125,7 +125,7 @@ def test_sgd_by_hand_for_other_models_and_less_effort(model: str) -> None:
     problem = make_problem(model, dtype=F64)
     theta = problem.model.init(3, F64)
     how = {"batch": 4, "epochs": 3}
-    together, counts = problem.device(EVERYBODY, DRAW, effort=EFFORT).sgd(theta, 0.1, **how)
+    together, counts = problem.client(EVERYBODY, DRAW, effort=EFFORT).sgd(theta, 0.1, **how)
     for client in EVERYBODY:
         expected, steps = by_hand(problem, client, theta, 0.1, how, float(EFFORT[client]))
         assert int(counts[client]) == steps
@@ -139,10 +139,10 @@ def test_one_call_of_a_stack_is_its_clients_one_by_one(name: str, optimiser: Any
     theta = torch.stack([problem.model.init(seed, problem.dtype) for seed in EVERYBODY])
     x0, shift = vectors(problem)
     shifts = shift * torch.arange(len(EVERYBODY))[:, None]
-    stack = problem.device(EVERYBODY, DRAW, effort=EFFORT)
+    stack = problem.client(EVERYBODY, DRAW, effort=EFFORT)
     y, counts = stack.sgd(theta, 0.05, 4, 3, optimiser=optimiser, pull=(0.1, x0 + theta), shift=shifts)
     for i, client in enumerate(EVERYBODY):
-        alone = problem.device(client, DRAW, effort=EFFORT[[i]])
+        alone = problem.client(client, DRAW, effort=EFFORT[[i]])
         yi, count = alone.sgd(theta[i], 0.05, 4, 3, optimiser=optimiser, pull=(0.1, x0 + theta[i]), shift=shifts[i])
         torch.testing.assert_close(y[i], yi, rtol=1e-6, atol=1e-6)
         assert int(count) == int(counts[i])
@@ -156,9 +156,9 @@ def test_twenty_rounds_of_a_stack_are_its_clients_one_by_one(name: str) -> None:
     apart = together.clone()
     for t in range(20):
         draw = Draw(2, t)
-        together, _ = problem.device(EVERYBODY, draw, effort=EFFORT).sgd(together, 0.1, 4, 2)
+        together, _ = problem.client(EVERYBODY, draw, effort=EFFORT).sgd(together, 0.1, 4, 2)
         apart = torch.stack(
-            [problem.device(i, draw, effort=EFFORT[[i]]).sgd(apart[i], 0.1, 4, 2)[0] for i in EVERYBODY]
+            [problem.client(i, draw, effort=EFFORT[[i]]).sgd(apart[i], 0.1, 4, 2)[0] for i in EVERYBODY]
         )
     assert float((together - apart).abs().max()) < 1e-10
 
@@ -171,10 +171,10 @@ def test_every_client_may_have_its_own_step_size(model: str, pulled: bool, optim
     theta, (x0, _) = problem.model.init(0, F64), vectors(problem)
     how: dict[str, Any] = {"optimiser": optimiser} | ({"pull": (0.2, x0)} if pulled else {})
     lr = torch.tensor([[0.1], [0.0], [0.03], [0.2], [0.05]], dtype=F64)
-    y, _ = problem.device(EVERYBODY, DRAW).sgd(theta, lr, 4, 2, **how)
+    y, _ = problem.client(EVERYBODY, DRAW).sgd(theta, lr, 4, 2, **how)
     assert torch.equal(y[1], theta)
     for i in EVERYBODY:
-        one = problem.device(i, DRAW)
+        one = problem.client(i, DRAW)
         as_number, _ = one.sgd(theta, float(lr[i]), 4, 2, **how)
         as_tensor, _ = one.sgd(theta, lr[i, 0], 4, 2, **how)
         torch.testing.assert_close(y[i], as_number, rtol=1e-12, atol=1e-12)
@@ -185,8 +185,8 @@ def test_a_free_direction_takes_the_place_of_the_gradient() -> None:
     problem = make_problem("mlp", dtype=F64)
     theta = problem.model.init(0, F64)
     x0, _ = vectors(problem)
-    pulled, _ = problem.device(EVERYBODY, DRAW).sgd(theta, 0.1, 4, 2, pull=(0.5, x0))
-    free, _ = problem.device(EVERYBODY, DRAW).sgd(theta, 0.1, 4, 2, direction=lambda y, g: g + 0.5 * (y - x0))
+    pulled, _ = problem.client(EVERYBODY, DRAW).sgd(theta, 0.1, 4, 2, pull=(0.5, x0))
+    free, _ = problem.client(EVERYBODY, DRAW).sgd(theta, 0.1, 4, 2, direction=lambda y, g: g + 0.5 * (y - x0))
     torch.testing.assert_close(free, pulled, rtol=1e-12, atol=1e-12)
 
 
@@ -194,11 +194,11 @@ def test_a_free_direction_takes_the_place_of_the_gradient() -> None:
 def test_a_direction_may_ask_for_another_gradient(model: str) -> None:
     problem = make_problem(model, dtype=F64)
     theta = problem.model.init(0, F64)
-    device = problem.device(2, DRAW)
-    anchor = device.grad(theta)
+    client = problem.client(2, DRAW)
+    anchor = client.grad(theta)
     # with g − ∇f(θ) + ∇f(θ) nothing changes, unless the second gradient disturbs the walk
-    free, _ = device.sgd(theta, 0.1, 4, 2, direction=lambda y, g: g - device.grad(theta) + anchor)
-    plain, _ = device.sgd(theta, 0.1, 4, 2)
+    free, _ = client.sgd(theta, 0.1, 4, 2, direction=lambda y, g: g - client.grad(theta) + anchor)
+    plain, _ = client.sgd(theta, 0.1, 4, 2)
     torch.testing.assert_close(free, plain, rtol=1e-10, atol=1e-10)
 
 
@@ -206,19 +206,19 @@ def test_a_direction_may_ask_for_another_gradient(model: str) -> None:
 def test_a_client_without_rows_stays_where_it_is(model: str) -> None:
     problem = make_problem(model, sizes=(4, 0, 6, 0), dtype=F64)
     theta = problem.model.init(0, F64)
-    device = problem.device([0, 1, 2, 3], DRAW)
-    y, counts = device.sgd(theta, 0.1, 4, 2, pull=(0.1, theta + 1))
+    client = problem.client([0, 1, 2, 3], DRAW)
+    y, counts = client.sgd(theta, 0.1, 4, 2, pull=(0.1, theta + 1))
     assert torch.equal(y[1], theta)
     assert torch.equal(y[3], theta)
     assert counts[:, 0].tolist() == [2, 0, 4, 0]
-    assert device.evaluations.tolist() == [8, 0, 12, 0]
-    g = device.grad(theta)
+    assert client.evaluations.tolist() == [8, 0, 12, 0]
+    g = client.grad(theta)
     assert not g[[1, 3]].any()
     assert g[[0, 2]].any(1).all()
-    assert torch.equal(problem.device([1, 3], DRAW).grad(theta), torch.zeros(2, problem.model.n, dtype=F64))
-    assert torch.equal(problem.device(1, DRAW).grad(theta), torch.zeros(problem.model.n, dtype=F64))
-    assert problem.device(3, DRAW).loss(theta) == 0
-    assert torch.equal(problem.device(3, DRAW).sgd(theta, 0.1)[0], theta)
+    assert torch.equal(problem.client([1, 3], DRAW).grad(theta), torch.zeros(2, problem.model.n, dtype=F64))
+    assert torch.equal(problem.client(1, DRAW).grad(theta), torch.zeros(problem.model.n, dtype=F64))
+    assert problem.client(3, DRAW).loss(theta) == 0
+    assert torch.equal(problem.client(3, DRAW).sgd(theta, 0.1)[0], theta)
 
 
 def test_the_vector_that_was_given_is_not_changed() -> None:
@@ -227,9 +227,9 @@ def test_the_vector_that_was_given_is_not_changed() -> None:
         theta = problem.model.init(0)
         stack = theta.expand(5, -1).clone()
         before = theta.clone()
-        y, _ = problem.device(EVERYBODY, DRAW).sgd(stack, 0.1, 4)
-        z, _ = problem.device(2, DRAW).sgd(theta, 0.1, 4)
-        problem.device(3, DRAW).sgd(theta, 0.1, 4)
+        y, _ = problem.client(EVERYBODY, DRAW).sgd(stack, 0.1, 4)
+        z, _ = problem.client(2, DRAW).sgd(theta, 0.1, 4)
+        problem.client(3, DRAW).sgd(theta, 0.1, 4)
         assert torch.equal(theta, before)
         assert torch.equal(stack, before.expand(5, -1))
         assert torch.allclose(y[2], z, atol=1e-6)
@@ -249,21 +249,21 @@ def test_gradient_evaluations_are_the_rows_that_were_visited(
     model: str, how: dict[str, Any], expected: list[int]
 ) -> None:
     problem = make_problem(model)
-    device = problem.device(EVERYBODY, DRAW)
-    device.sgd(problem.model.init(0), 0.1, **how)
-    assert device.evaluations.tolist() == expected
-    device.grad(problem.model.init(0), "support")
+    client = problem.client(EVERYBODY, DRAW)
+    client.sgd(problem.model.init(0), 0.1, **how)
+    assert client.evaluations.tolist() == expected
+    client.grad(problem.model.init(0), "support")
     more = [3, 1, 6, 2, 0]
-    assert device.evaluations.tolist() == [a + b for a, b in zip(expected, more, strict=True)]
+    assert client.evaluations.tolist() == [a + b for a, b in zip(expected, more, strict=True)]
 
 
 def test_a_budget_cuts_the_steps_and_an_infinite_one_does_not() -> None:
     problem = make_problem("linear")
     budget = np.array([8.0, np.inf, 0.0, 9.0, 100.0])
-    device = problem.device(EVERYBODY, DRAW, budget=budget)
-    _, counts = device.sgd(problem.model.init(0), 0.1, 4, 5)
+    client = problem.client(EVERYBODY, DRAW, budget=budget)
+    _, counts = client.sgd(problem.model.init(0), 0.1, 4, 5)
     assert counts[:, 0].tolist() == [2, 5, 1, 3, 5]
-    assert (device.evaluations <= np.maximum(budget, 4)).all()
+    assert (client.evaluations <= np.maximum(budget, 4)).all()
 
 
 @pytest.mark.parametrize("model", ["linear", "mlp", "lenet", "lstm"])
@@ -271,7 +271,7 @@ def test_a_budget_cuts_the_steps_and_an_infinite_one_does_not() -> None:
 def test_the_gradient_is_that_of_the_mean_loss(model: str, split: str) -> None:
     problem = make_problem(model, dtype=F64)
     theta = torch.stack([problem.model.init(seed, F64) for seed in EVERYBODY])
-    stack = problem.device(EVERYBODY, DRAW)
+    stack = problem.client(EVERYBODY, DRAW)
     gradients, losses = stack.grad(theta, split), stack.loss(theta, split)
     for i in EVERYBODY:
         rows = problem.data.splits[split][i]
@@ -282,7 +282,7 @@ def test_the_gradient_is_that_of_the_mean_loss(model: str, split: str) -> None:
             torch.testing.assert_close(losses[i], mean.detach(), rtol=1e-12, atol=1e-12)
         else:
             expected = torch.zeros_like(one)
-        alone = problem.device(i, DRAW).grad(theta[i], split)
+        alone = problem.client(i, DRAW).grad(theta[i], split)
         torch.testing.assert_close(gradients[i], expected, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(alone, expected, rtol=1e-12, atol=1e-12)
         assert alone.requires_grad is False
@@ -291,9 +291,9 @@ def test_the_gradient_is_that_of_the_mean_loss(model: str, split: str) -> None:
 def test_one_vector_for_the_whole_stack_is_the_same_vector_for_each() -> None:
     problem = make_problem("mlp", dtype=F64)
     theta = problem.model.init(0, F64)
-    device = problem.device(EVERYBODY, DRAW)
-    torch.testing.assert_close(device.grad(theta), device.grad(theta.expand(5, -1).clone()))
-    torch.testing.assert_close(device.loss(theta), device.loss(theta.expand(5, -1).clone()))
+    client = problem.client(EVERYBODY, DRAW)
+    torch.testing.assert_close(client.grad(theta), client.grad(theta.expand(5, -1).clone()))
+    torch.testing.assert_close(client.loss(theta), client.loss(theta.expand(5, -1).clone()))
 
 
 def test_a_gradient_at_a_vector_that_carries_a_graph_needs_no_graph_of_its_own() -> None:
@@ -301,29 +301,29 @@ def test_a_gradient_at_a_vector_that_carries_a_graph_needs_no_graph_of_its_own()
         problem = make_problem(model, dtype=F64)
         theta = problem.model.init(0, F64)
         tracked = theta.clone().requires_grad_() * 1
-        device = problem.device([0, 1], DRAW)
-        gradient = device.grad(tracked)
+        client = problem.client([0, 1], DRAW)
+        gradient = client.grad(tracked)
         assert not gradient.requires_grad
-        assert torch.equal(gradient, device.grad(theta))
+        assert torch.equal(gradient, client.grad(theta))
 
 
 def test_large_gradients_are_made_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = make_problem("mlp", dtype=F64)
     theta = problem.model.init(0, F64)
-    device = problem.device(EVERYBODY, DRAW)
-    whole = device.grad(theta)
-    monkeypatch.setattr("fedloom.federation.device._GRADIENT_ROWS", 5 * 6 * 5)
-    torch.testing.assert_close(device.grad(theta), whole, rtol=1e-12, atol=1e-13)
+    client = problem.client(EVERYBODY, DRAW)
+    whole = client.grad(theta)
+    monkeypatch.setattr("fedloom.federation.client._GRADIENT_ROWS", 5 * 6 * 5)
+    torch.testing.assert_close(client.grad(theta), whole, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("stacked", [False, True])
 def test_a_gradient_with_a_graph_gives_the_hessian_of_a_quadratic(stacked: bool) -> None:
     squares = LeastSquares()
-    device = squares.problem.device([0, 1, 2, 3] if stacked else 1, DRAW)
+    client = squares.problem.client([0, 1, 2, 3] if stacked else 1, DRAW)
     g = torch.Generator().manual_seed(0)
     theta, v = torch.randn(2, 3, generator=g, dtype=F64)
     theta.requires_grad_()
-    gradient = device.grad(theta, graph=True)
+    gradient = client.grad(theta, graph=True)
     a, best = (squares.hessians, squares.minimisers) if stacked else (squares.hessians[1], squares.minimisers[1])
     expected = (a @ (theta - best).unsqueeze(-1))[..., 0]
     torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-12)
@@ -335,27 +335,27 @@ def test_the_meta_gradient_of_quadratics_has_its_closed_form() -> None:
     squares = LeastSquares()
     problem, alpha = squares.problem, 0.05
     theta = torch.randn(3, dtype=F64, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    device = problem.device(2, DRAW)
-    phi = theta - alpha * device.grad(theta, "support", graph=True)
-    (meta,) = torch.autograd.grad(device.loss(phi, "query"), theta)
+    client = problem.client(2, DRAW)
+    phi = theta - alpha * client.grad(theta, "support", graph=True)
+    (meta,) = torch.autograd.grad(client.loss(phi, "query"), theta)
     support = problem.x[problem.data.splits["support"][2]]
     hessian = support.T @ support / len(support)
-    outer = device.grad(phi.detach(), "query")
+    outer = client.grad(phi.detach(), "query")
     torch.testing.assert_close(meta, (torch.eye(3, dtype=F64) - alpha * hessian) @ outer, rtol=1e-10, atol=1e-12)
 
 
 def test_a_graph_reaches_convolutions_too() -> None:
     problem = make_problem("lenet", dtype=F64)
     theta = torch.stack([problem.model.init(s, F64) for s in range(2)]).requires_grad_()
-    gradient = problem.device([0, 1], DRAW).grad(theta, graph=True)
-    torch.testing.assert_close(gradient.detach(), problem.device([0, 1], DRAW).grad(theta.detach()))
+    gradient = problem.client([0, 1], DRAW).grad(theta, graph=True)
+    torch.testing.assert_close(gradient.detach(), problem.client([0, 1], DRAW).grad(theta.detach()))
     (second,) = torch.autograd.grad(gradient.square().sum(), theta)
     assert second.any(1).all()
 
 
-def stepping(device: Device, lr: float) -> Callable[[Carry, Rows], Carry]:
+def stepping(client: Client, lr: float) -> Callable[[Carry, Rows], Carry]:
     """A plain gradient step, which also counts itself."""
-    return lambda now, rows: {"y": now["y"] - lr * device.grad(now["y"], rows), "count": now["count"] + 1}
+    return lambda now, rows: {"y": now["y"] - lr * client.grad(now["y"], rows), "count": now["count"] + 1}
 
 
 @pytest.mark.parametrize("model", ["mlp", "lenet"])
@@ -365,7 +365,7 @@ def test_a_scan_takes_the_steps_that_sgd_takes(model: str, how: dict[str, int], 
     problem = make_problem(model, dtype=F64)
     theta = problem.model.init(0, F64)
     part: Any = {key: np.full(5, value) for key, value in slow.items()}
-    one, other = problem.device(range(5), DRAW, **part), problem.device(range(5), DRAW, **part)
+    one, other = problem.client(range(5), DRAW, **part), problem.client(range(5), DRAW, **part)
     y, count = one.sgd(theta, 0.1, **how)  # type: ignore[arg-type]
     start = {"y": theta.expand(5, -1), "count": torch.zeros(5, 1, dtype=F64)}
     after, taken = other.scan(stepping(other, 0.1), start, **how)  # type: ignore[arg-type]
@@ -378,15 +378,15 @@ def test_a_scan_takes_the_steps_that_sgd_takes(model: str, how: dict[str, int], 
 def test_a_scan_of_one_client_is_its_row_of_the_stacks_scan() -> None:
     problem = make_problem("mlp", dtype=F64)
     theta = problem.model.init(0, F64)
-    stack = problem.device(range(5), DRAW)
+    stack = problem.client(range(5), DRAW)
     start = {"y": theta.expand(5, -1), "count": torch.zeros(5, 1, dtype=F64)}
     together, _ = stack.scan(stepping(stack, 0.1), start, batch=4, epochs=2)
-    for client in range(5):
-        device = problem.device(client, DRAW)
+    for number in range(5):
+        client = problem.client(number, DRAW)
         own = {"y": theta, "count": torch.zeros(1, dtype=F64)}
-        alone, taken = device.scan(stepping(device, 0.1), own, batch=4, epochs=2)
-        torch.testing.assert_close(alone["y"], together["y"][client], rtol=1e-10, atol=1e-12)
-        assert float(alone["count"]) == float(taken) == float(together["count"][client])
+        alone, taken = client.scan(stepping(client, 0.1), own, batch=4, epochs=2)
+        torch.testing.assert_close(alone["y"], together["y"][number], rtol=1e-10, atol=1e-12)
+        assert float(alone["count"]) == float(taken) == float(together["count"][number])
 
 
 def test_every_step_of_a_scan_has_a_dropout_of_its_own() -> None:
@@ -395,60 +395,60 @@ def test_every_step_of_a_scan_has_a_dropout_of_its_own() -> None:
     gradients: list[Tensor] = []
 
     def look(now: Carry, rows: Rows) -> Carry:
-        gradients.append(device.grad(theta, rows))
+        gradients.append(client.grad(theta, rows))
         return now
 
-    device = problem.device([0, 1], DRAW)
-    device.scan(look, {"y": theta.expand(2, -1)}, steps=3)
+    client = problem.client([0, 1], DRAW)
+    client.scan(look, {"y": theta.expand(2, -1)}, steps=3)
     first, second, third = gradients
     assert not torch.equal(first, second)
     assert not torch.equal(second, third)
-    assert torch.equal(first, problem.device([0, 1], DRAW).grad(theta))
-    assert torch.equal(device.grad(theta), first)
+    assert torch.equal(first, problem.client([0, 1], DRAW).grad(theta))
+    assert torch.equal(client.grad(theta), first)
 
 
 def test_rows_are_padded_with_weight_0_and_weigh_1_together() -> None:
     problem = make_problem("linear", dtype=F64)
-    rows = problem.device([2, 1], DRAW).rows()
+    rows = problem.client([2, 1], DRAW).rows()
     assert rows.x.shape == (2, 12, 6)
     assert rows.y.shape == (2, 12)
     torch.testing.assert_close(rows.weight.sum(1), torch.ones(2, dtype=F64), rtol=0, atol=1e-15)
     assert float(rows.weight[1, 0]) == 1 / 3
     assert not rows.weight[1, 3:].any()
     assert torch.equal(rows.x[1, :3], problem.x[problem.data.splits["train"][1]])
-    alone = problem.device(1, DRAW).rows()
+    alone = problem.client(1, DRAW).rows()
     assert alone.x.shape == (3, 6)
 
 
 def test_a_client_knows_its_size_in_the_shape_of_vectors() -> None:
     problem = make_problem("linear")
-    assert problem.device(2, DRAW).n.shape == ()
-    assert problem.device([2, 0], DRAW).n.tolist() == [[12.0], [7.0]]
-    assert problem.device([2, 0], DRAW).sizes("test").tolist() == [4, 2]
-    assert problem.device(2, DRAW).round == 4
+    assert problem.client(2, DRAW).n.shape == ()
+    assert problem.client([2, 0], DRAW).n.tolist() == [[12.0], [7.0]]
+    assert problem.client([2, 0], DRAW).sizes("test").tolist() == [4, 2]
+    assert problem.client(2, DRAW).round == 4
 
 
 def test_dropout_is_each_clients_own_reproducible_and_hidden_from_torch() -> None:
     problem = make_problem("problems:dropping", sizes=(9, 9, 9), dtype=F64)
     theta = problem.model.init(0, F64)
     before = torch.get_rng_state()
-    first, _ = problem.device([0, 1, 2], DRAW).sgd(theta, 0.1, 4, 2)
-    gradients = problem.device([0, 1, 2], DRAW).grad(theta)
+    first, _ = problem.client([0, 1, 2], DRAW).sgd(theta, 0.1, 4, 2)
+    gradients = problem.client([0, 1, 2], DRAW).grad(theta)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(77)
-    again, _ = problem.device([2, 0], DRAW).sgd(theta, 0.1, 4, 2)
+    again, _ = problem.client([2, 0], DRAW).sgd(theta, 0.1, 4, 2)
     assert torch.equal(again, first[[2, 0]])
-    assert torch.equal(problem.device([2, 0], DRAW).grad(theta), gradients[[2, 0]])
-    assert torch.equal(problem.device(1, DRAW).grad(theta), gradients[1])
-    other, _ = problem.device([0, 1, 2], Draw(11, 5)).sgd(theta, 0.1, None)
-    same, _ = problem.device([0, 1, 2], Draw(11, 6)).sgd(theta, 0.1, None)
+    assert torch.equal(problem.client([2, 0], DRAW).grad(theta), gradients[[2, 0]])
+    assert torch.equal(problem.client(1, DRAW).grad(theta), gradients[1])
+    other, _ = problem.client([0, 1, 2], Draw(11, 5)).sgd(theta, 0.1, None)
+    same, _ = problem.client([0, 1, 2], Draw(11, 6)).sgd(theta, 0.1, None)
     assert not torch.equal(other, same)  # full-batch steps differ by their dropout alone
 
 
 def test_dropout_is_for_training_only() -> None:
     problem = make_problem("problems:dropping", dtype=F64)
     theta = problem.model.init(0, F64)
-    problem.device([0, 1], DRAW).sgd(theta, 0.1, 4)
+    problem.client([0, 1], DRAW).sgd(theta, 0.1, 4)
     assert torch.equal(problem.model(theta, problem.x), problem.model(theta, problem.x))
 
 
@@ -466,9 +466,9 @@ def test_padding_does_not_enter_the_statistics_of_a_batch() -> None:
     data = make_data(sizes=(7, 3, 12))
     problem = Problem(data, Model(Normed), dtype=F64)
     theta = problem.model.init(0, F64)
-    together = problem.device([0, 1, 2], DRAW).grad(theta)
+    together = problem.client([0, 1, 2], DRAW).grad(theta)
     for client in range(3):
-        torch.testing.assert_close(together[client], problem.device(client, DRAW).grad(theta))
+        torch.testing.assert_close(together[client], problem.client(client, DRAW).grad(theta))
         rows = data.splits["train"][client]
         one = theta.clone().requires_grad_()
         mean = nn.functional.cross_entropy(problem.model(one, problem.x[rows]), problem.y[rows])

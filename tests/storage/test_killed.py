@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedloom.engine import checkpoint
-from fedloom.engine.history import History
-from fedloom.engine.store import MemoryStore
+from fedloom.storage import checkpoint
+from fedloom.storage.history import History
+from fedloom.storage.store import MemoryStore
 
 CLIENTS, SIZE, KILLS = 40, 50, 8
 
@@ -23,9 +23,9 @@ PROGRAM = """
     import os, sys
     from pathlib import Path
     import torch
-    from fedloom.engine import checkpoint
-    from fedloom.engine.history import History
-    from fedloom.engine.store import MemoryStore
+    from fedloom.storage import checkpoint
+    from fedloom.storage.history import History
+    from fedloom.storage.store import MemoryStore
 
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])

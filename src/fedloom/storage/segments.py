@@ -25,10 +25,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedloom.engine import tensorfile
-from fedloom.engine.files import guarded, sync_file, sync_folder
-from fedloom.engine.records import Bytes, Ints, Layout, Part, Places, distinct
 from fedloom.errors import RunError
+from fedloom.storage import tensorfile
+from fedloom.storage.files import guarded, sync_file, sync_folder
+from fedloom.storage.records import Bytes, Ints, Layout, Part, Places, distinct
 
 _KIND = "fedloom.memory"
 _NAME = re.compile(r"segment-(\d+)\.safetensors")

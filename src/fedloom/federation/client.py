@@ -1,4 +1,4 @@
-"""One client, or a ragged stack of clients: all that a method may ask of a device."""
+"""One client, or a ragged stack of clients: all that a method may ask of it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _META = Meta()
 _GRADIENT_ROWS = 8_000_000  # numbers of x that one pass of a full gradient reads at a time
 
 
-class Device:
+class Client:
     """A client, or a stack of clients as a leading axis, in one round.
 
     Vectors have shape (n,) for one client and (clients, n) for a stack; ``n`` and the number of steps that ``sgd``
@@ -81,14 +81,14 @@ class Device:
         """How many rows each client has."""
         return self.span(split).sizes
 
-    def alone(self, position: int) -> Device:
+    def alone(self, position: int) -> Client:
         """One client of the stack by itself, in the same round and with the same rows."""
         own = slice(position, position + 1)
 
         def part(values: Floats | None) -> Floats | None:
             return None if values is None else values[own]
 
-        return self.problem.device(
+        return self.problem.client(
             int(self.clients[position]),
             self.draw,
             effort=part(self.effort),

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from fedloom.engine.closing import Closing
-from fedloom.engine.files import guarded, plain, replacing
 from fedloom.errors import RunError
+from fedloom.storage.closing import Closing
+from fedloom.storage.files import guarded, plain, replacing
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,4 +1,4 @@
-"""What is known of the two poles: every client alone, and all data in one place."""
+"""What is known of the two baselines: every client alone, and all data in one place."""
 
 from __future__ import annotations
 

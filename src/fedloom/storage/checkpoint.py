@@ -17,9 +17,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fedloom.engine import tensorfile
-from fedloom.engine.files import guarded, replacing, sync_folder
 from fedloom.errors import RunError
+from fedloom.storage import tensorfile
+from fedloom.storage.files import guarded, replacing, sync_folder
 
 NEWEST = "checkpoint.safetensors"
 PREVIOUS = "checkpoint.previous.safetensors"

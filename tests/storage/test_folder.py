@@ -10,11 +10,11 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from fedloom.engine import checkpoint
-from fedloom.engine.folder import CONFIG, RunFolder, theta_sha256
-from fedloom.engine.history import History
-from fedloom.engine.store import MemoryStore
 from fedloom.errors import RunError
+from fedloom.storage import checkpoint
+from fedloom.storage.folder import CONFIG, RunFolder, theta_sha256
+from fedloom.storage.history import History
+from fedloom.storage.store import MemoryStore
 
 
 def a_run(path):

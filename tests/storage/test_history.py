@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.engine.history import History
 from fedloom.errors import RunError
+from fedloom.storage.history import History
 
 ROWS = [{"round": t, "seconds": t / 3, "evaluation": {"accuracy": {"weighted": 0.5 + t / 100}}} for t in range(4)]
 

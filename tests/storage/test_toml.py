@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.engine import toml
 from fedloom.errors import ConfigError
+from fedloom.storage import toml
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 scalars = st.booleans() | st.integers() | st.floats(allow_nan=False) | texts

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedloom.engine import checkpoint
-from fedloom.engine.folder import SUMMARY, task_folders, theta_sha256
-from fedloom.engine.store import MemoryStore
 from fedloom.errors import RunError
 from fedloom.federation.model import Model
+from fedloom.storage import checkpoint
+from fedloom.storage.folder import SUMMARY, task_folders, theta_sha256
+from fedloom.storage.store import MemoryStore
 from fedloom.types import State, Vector
 
 Shapes = dict[str, tuple[int, ...]]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 import fedloom
-from fedloom.engine.files import guarded
 from fedloom.errors import RunError
+from fedloom.storage.files import guarded
 
 NAME = ".lock"
 _MARK = b'{"fedloom"'
