@@ -353,6 +353,7 @@ _CHAPTERS = {
     "fedloom.federation": "Models and problems",
     "fedloom.methods": "Methods",
     "fedloom.engine": "Runs",
+    "fedloom.storage": "Runs that are stored",
     "fedloom.experiment": "Adaptation",
     "fedloom.channel": "Channel",
     "fedloom.report": "Report",

@@ -193,7 +193,7 @@ ADMM_FEDMETA = Declaration(
     divisible=False,
 )
 
-_SOLVED: dict[str, Any] = {"alpha": 0.4, "rho": 0.1, "tolerance": 1e-12, "most": 60}
+_SOLVED: dict[str, Any] = {"alpha": 0.4, "rho": 0.1, "tolerance": 1e-12, "max_iterations": 60}
 
 ADMM_META_EXACT = Declaration(
     claims=(
@@ -229,6 +229,6 @@ ADMM_META_EXACT = Declaration(
         ),
         Invariant("the server's sum is that of the clients", unequal_problem, miscounted, _SOLVED, 20, 1e-12, _STANDS),
     ),
-    batches={"alpha": 0.1, "rho": 0.5, "most": 2},
+    batches={"alpha": 0.1, "rho": 0.5, "max_iterations": 2},
     divisible=False,
 )
