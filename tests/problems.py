@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.channel import Channel
+from fedloom.conformance.drive import made_up
 from fedloom.engine.rounds import Rounds
 from fedloom.engine.selection import All
 from fedloom.engine.setting import Setting
@@ -26,7 +27,7 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.replies import Replies
 from fedloom.methods import FedAvg
-from fedloom.methods.method import Context, Method
+from fedloom.methods.method import Context, Method, ServerMethod
 from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message, State, Vector
 
@@ -220,8 +221,17 @@ def mixed(shape: tuple[int, ...], outputs: int) -> nn.Module:
     return Mixed(shape[0], outputs)
 
 
+def replies_of(
+    method: Any, clients: list[int], columns: Message, sizes: list[int], staleness: list[int] | None = None
+) -> Replies:
+    """Replies of clients that have so many rows, as the server of this method gets them."""
+    rows = torch.tensor(sizes, dtype=next(iter(columns.values())).dtype)[:, None]
+    weight = rows if getattr(method, "weighting", "size") == "size" else None
+    return made_up(method, np.array(clients), columns, weight, None if staleness is None else torch.tensor(staleness))
+
+
 @dataclass(frozen=True)
-class Tally(Method):
+class Tally(ServerMethod):
     """Every client counts its accepted replies, and says which own number it was sent; nobody learns anything."""
 
     reduce: ClassVar[Any] = "each"
@@ -246,7 +256,13 @@ class Tally(Method):
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         seen = state["seen"].clone()
         seen[replies.clients] += 1
-        return {**state, "seen": seen, "last": replies["secret"], "who": replies.clients, "born": replies["born_with"]}
+        return {
+            **state,
+            "seen": seen,
+            "last": replies.each("secret"),
+            "who": replies.clients,
+            "born": replies.each("born_with"),
+        }
 
     def personal(self, client: Client, state: State, memory: Memory) -> Vector:
         return memory["born_with"][..., None] * torch.ones_like(state["x"])
@@ -266,10 +282,11 @@ class Shaky(Tally):
 
 
 @dataclass(frozen=True)
-class Marks(Method):
+class Marks(ServerMethod):
     """Per-row memory: each client adds 1 to the marks of its rows, and says what they sum to."""
 
     per_row: ClassVar[tuple[str, ...]] = ("marks",)
+    reduce: ClassVar[Any] = "each"
 
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0}
@@ -285,7 +302,7 @@ class Marks(Method):
         return {"sum": marks.sum(-1)}, {"marks": marks}
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        return {**state, "sum": replies["sum"]}
+        return {**state, "sum": replies.each("sum")}
 
 
 @dataclass(frozen=True)

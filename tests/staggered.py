@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.conformance.drive import made_up
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
-from fedloom.federation.replies import Replies
-from fedloom.methods.method import Context, Method, stateful
+from fedloom.federation.replies import WEIGHT, weighted
+from fedloom.methods.method import Context, ServerMethod
 from fedloom.types import Memory, Message, Vector
 from problems import start
 
@@ -26,7 +27,7 @@ class Staggered:
     """
 
     def __init__(
-        self, problem: Problem, method: Method, ticks: Sequence[float], buffer: int = 1, apiece: bool = True
+        self, problem: Problem, method: ServerMethod, ticks: Sequence[float], buffer: int = 1, apiece: bool = True
     ) -> None:
         engine = start(problem, method, evaluations=())
         self.problem, self.method, self.ticks, self.buffer = problem, method, ticks, buffer
@@ -76,11 +77,14 @@ class Staggered:
         fetched, received = self.under_way.pop(number)
         client = self.problem.client(np.array([number]), Draw(0, fetched), delay=np.array([self.ticks[number]]))
         memory: Memory = {}
-        if stateful(self.method):
+        if self.method.remembers:
             memory = self.memories.get(number) or self.method.client_init(client, received)
         reply, memory = self.method.client(client, received, memory)
-        self.memories[number] = self.method.settle(client, memory, reply, received)
-        self.held.append((number, fetched, reply))
+        weight, sent = self.method.weight(client), reply
+        if weight is not None and self.method.reduce == "sum":
+            sent = weighted(weighted(reply, weight), weight, undo=True)  # as the server will have seen it
+        self.memories[number] = self.method.settle(client, memory, sent, received)
+        self.held.append((number, fetched, reply if weight is None else {**reply, WEIGHT: weight}))
 
     def step(self) -> None:
         """The server's step on the replies that came first, in order of client id."""
@@ -88,7 +92,8 @@ class Staggered:
         clients = torch.tensor([client for client, _, _ in taken])
         columns = {key: torch.cat([reply[key] for _, _, reply in taken]) for key in taken[0][2]}
         staleness = torch.tensor([self.t - fetched for _, fetched, _ in taken])
-        replies = Replies(clients, self.base.sizes[clients], columns, staleness)
+        weight = columns.pop(WEIGHT, None)
+        replies = made_up(self.method, clients.numpy(), columns, weight, staleness)
         self.state = self.method.server(self.state, replies, self.context())
         self.staleness += staleness.tolist()
         self.t += 1

@@ -7,11 +7,12 @@ import torch
 from fedloom.channel import TRANSFORMS, Channel, Quantise, payload
 from fedloom.errors import ConfigError
 from fedloom.federation.randomness import Draw
+from ways import up
 
 
 def test_an_empty_channel_changes_nothing_and_counts() -> None:
     message = {"dx": torch.randn(3, 4)}
-    decoded, size = Channel().up(message, np.arange(3), Draw(0))
+    decoded, size = up(Channel(), message, np.arange(3), Draw(0))
     assert decoded is message
     assert size == payload({"dx": torch.zeros(4)})
     assert not Channel().lossy

@@ -109,7 +109,7 @@ class FavouredFirst(FedAvg):
 @dataclass(frozen=True)
 class PeekingServer(FedAvg):
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        return {"x": state["x"] + replies["dx"].mean(0)}
+        return {"x": state["x"] + replies.each("dx").mean(0)}
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,9 @@ class FadingShare(FedAsync):
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         x, alpha = state["x"], state["alpha"]
-        for new, worth in zip(replies["x"], self.worth(replies.staleness).expand(len(replies["x"])), strict=True):
+        for new, worth in zip(
+            replies.each("x"), self.worth(replies.staleness).expand(len(replies.each("x"))), strict=True
+        ):
             alpha = alpha * worth
             x = (1 - alpha) * x + alpha * new
         return {"x": x, "alpha": alpha}

@@ -107,7 +107,7 @@ class Elaborate(LocalTraining):
         return {"dx": y - received["x"], "visits": received["visits"] + 1}, {"seen": seen}
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        visits = state["visits"].index_copy(0, replies.clients, replies["visits"])
+        visits = state["visits"].index_copy(0, replies.clients, replies.each("visits"))
         return {"x": state["x"] + replies.mean("dx"), "visits": visits}
 
 

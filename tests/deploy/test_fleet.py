@@ -160,9 +160,9 @@ FAULTS = {
     "'dx' is float32 of shape [1, 649], not float32 of shape [1, 650]": changed(wire=each(lambda value: value[:, 1:])),
     "'dx' is float64 of shape [1, 650], not float32": changed(wire=each(torch.Tensor.double)),
     "'extra' is float32 of shape [1, 2], not missing": changed(wire=lambda wire: wire | {"extra": torch.ones(1, 2)}),
-    "no reply to a task of training": changed(wire=lambda wire: 3),
+    "no reply to a turn": changed(wire=lambda wire: 3),
     "does not say how many gradients": changed(evaluations=lambda old: old - 10**9),
-    "bytes in 2 arrays; at most": changed(wire=each(lambda value: torch.zeros(1, 10_000_000))),
+    "bytes in 3 arrays; at most": changed(wire=each(lambda value: torch.zeros(1, 10_000_000))),
     "has the records ['nothing']": lambda message, number: make_message(
         message.metadata, content=RecordDict({"nothing": ConfigRecord({"a": 1})})
     ),
@@ -311,7 +311,7 @@ def test_an_evaluation_leaves_out_who_does_not_answer(tmp_path: Path) -> None:
     assert 0 < accuracy["weighted"] <= 1
     values = run.summary["per_client"]["accuracy"]
     assert [np.isnan(value) for value in values] == [False, True, False]
-    assert run.history[-1]["failures"] == ["client 1 was not judged after round 3: no reply within 0.5 seconds"]
+    assert run.history[-1]["failures"] == ["client 1 was not evaluated after round 3: no reply within 0.5 seconds"]
 
 
 def test_an_evaluation_takes_no_answer_of_another_form(tmp_path: Path) -> None:

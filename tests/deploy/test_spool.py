@@ -70,9 +70,9 @@ def test_sums_of_replies_on_the_disk_are_the_same_in_every_bit(tmp_path: Path) -
     spool = Spool(tmp_path, memory=0)
     column = spool.column(3, values)
     column.copy_(values)
-    clients, sizes = torch.arange(3), torch.arange(1, 4)
-    ours = Replies(clients, sizes, {"dx": column}, torch.zeros_like(clients), spool.rest)
-    theirs = Replies(clients, sizes, {"dx": values}, torch.zeros_like(clients))
+    clients = torch.arange(3)
+    ours = Replies.of(clients, {"dx": column}, rest=spool.rest)
+    theirs = Replies.of(clients, {"dx": values})
     assert torch.equal(ours.mean("dx"), theirs.mean("dx"))
     assert torch.equal(ours.sum("dx"), theirs.sum("dx"))
 

@@ -31,7 +31,7 @@ from fedloom.federation.client import Client
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies
 from fedloom.federation.streams import Stream
-from fedloom.methods.method import Context, Ints, Method
+from fedloom.methods.method import Context, Ints, Method, ServerMethod
 from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message, State
 
@@ -56,8 +56,10 @@ def flown(rounds: int, *args: Any, **how: Any) -> Arrivals:
 
 
 @dataclass(frozen=True)
-class Log(Method):
+class Log(ServerMethod):
     """Writes down who answered, from which state, when the server was in which."""
+
+    reduce = "each"
 
     gradients: int = 1
     """Rows for which a client computes gradients."""
@@ -76,7 +78,7 @@ class Log(Method):
         return np.full_like(rows, self.gradients)
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        rows = torch.stack([replies.clients, replies["saw"], replies.staleness], 1)
+        rows = torch.stack([replies.clients, replies.each("saw"), replies.staleness], 1)
         return {**state, "log": torch.cat([state["log"], rows]), "t": state["t"] + 1}
 
 
@@ -448,9 +450,9 @@ class Held(Log):
         return {**reply, "rows": client.n.reshape(-1).long()}, memory
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        assert torch.equal(replies["rows"], replies.sizes)
-        assert torch.equal(ctx.sizes[replies.clients], replies.sizes)
-        rows = torch.stack([replies.clients, replies.sizes, ctx.sizes[ctx.sources].sum().reshape(1)], 1)
+        told = ctx.sizes[replies.clients]
+        assert torch.equal(replies.each("rows"), told)
+        rows = torch.stack([replies.clients, told, ctx.sizes[ctx.sources].sum().reshape(1)], 1)
         return {**state, "log": torch.cat([state["log"], rows]), "t": state["t"] + 1}
 
 

@@ -15,6 +15,7 @@ from fedloom.data import Scaling, federate, from_arrays
 from fedloom.engine.evaluation import Evaluation, Verdict, collect, pieces, summarise
 from fedloom.engine.rounds import Rounds
 from fedloom.errors import ConfigError
+from fedloom.execution.work import Evaluated
 from fedloom.federation.data import POOL, SOURCE, TARGET
 from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem
@@ -28,7 +29,7 @@ ROLES = (SOURCE, TARGET, SOURCE, SOURCE, TARGET)
 def judged(engine: Rounds, **how: Any) -> Verdict:
     evaluation = Evaluation(**{"model": "global", **how})
     evaluation.check(engine.problem.data)
-    return engine.evaluate(evaluation)
+    return engine.evaluator.evaluate(evaluation)
 
 
 def test_the_summary_by_hand_with_unequal_clients() -> None:
@@ -118,9 +119,9 @@ def test_personal_models_are_each_clients_own() -> None:
 
 def test_auto_is_what_the_method_makes() -> None:
     problem = make_problem("linear")
-    assert start(problem, Local()).evaluations[0].model == "personal"
-    assert start(problem, FedAvg()).evaluations[0].model == "global"
-    assert start(problem, Local(), evaluations=[Evaluation(model="global")]).evaluations[0].model == "global"
+    assert start(problem, Local()).evaluator.evaluations[0].model == "personal"
+    assert start(problem, FedAvg()).evaluator.evaluations[0].model == "global"
+    assert start(problem, Local(), evaluations=[Evaluation(model="global")]).evaluator.evaluations[0].model == "global"
 
 
 @pytest.mark.parametrize("model", ["linear", "lenet"])
@@ -196,16 +197,8 @@ def test_pieces_are_small_even_after_a_giant() -> None:
 
 def test_pieces_become_one_verdict() -> None:
     parts = [
-        {
-            "values": {"loss": torch.tensor([1.0])},
-            "sums": {"loss": torch.tensor([4.0, 4])},
-            "counts": torch.tensor([4]),
-        },
-        {
-            "values": {"loss": torch.tensor([2.0, 3.0])},
-            "sums": {"loss": torch.tensor([28.0, 11])},
-            "counts": torch.tensor([5, 6]),
-        },
+        Evaluated({"loss": torch.tensor([1.0])}, {"loss": torch.tensor([4.0, 4])}, torch.tensor([4])),
+        Evaluated({"loss": torch.tensor([2.0, 3.0])}, {"loss": torch.tensor([28.0, 11])}, torch.tensor([5, 6])),
     ]
     verdict = collect(np.array([1, 3, 4]), parts)
     assert verdict.values["loss"].tolist() == [1, 2, 3]
@@ -292,6 +285,6 @@ def test_evaluations_are_due_every_so_many_rounds_and_at_the_end() -> None:
     due = []
     for t in range(1, 8):
         engine.step()
-        due += [t] if engine.due(third, last=t == 7) else []
-        assert engine.due(last, last=t == 7) == (t == 7)
+        due += [t] if engine.evaluator.due(third, last=t == 7) else []
+        assert engine.evaluator.due(last, last=t == 7) == (t == 7)
     assert due == [3, 6, 7]

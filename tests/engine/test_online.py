@@ -24,6 +24,7 @@ from fedloom.engine.rounds import Rounds
 from fedloom.engine.selection import BySize, Uniform
 from fedloom.errors import ConfigError, RunError
 from fedloom.execution import Processes, Worker
+from fedloom.execution.work import Memories, Test, Tested, Turn
 from fedloom.federation.client import Client
 from fedloom.federation.data import SOURCE, TARGET
 from fedloom.federation.metrics import METRICS
@@ -31,7 +32,7 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies
 from fedloom.federation.streams import Stream
 from fedloom.methods import ADMM, Central, FedAvg, FedMetaMAML, FedSGD, Local, Scaffold
-from fedloom.methods.method import Context, Method
+from fedloom.methods.method import Context, Method, ServerMethod
 from fedloom.types import Memory, Message, State, Vector
 from problems import SIZES, Marks, Shaky, Tally, make_data, make_problem, run, start
 
@@ -43,8 +44,10 @@ AT_ONCE = Stream(start=0.3, duration=0)
 
 
 @dataclass(frozen=True)
-class Witness(Method):
+class Witness(ServerMethod):
     """Learns nothing, and keeps what the server saw of the clients' sizes."""
+
+    reduce = "each"
 
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0, "known": ctx.sizes}
@@ -57,11 +60,12 @@ class Witness(Method):
         return {"n": client.n[..., 0].double()}, memory
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        return {"x": state["x"], "known": ctx.sizes, "who": replies.clients, "n": replies.sizes, "said": replies["n"]}
+        told = ctx.sizes[replies.clients]
+        return {"x": state["x"], "known": ctx.sizes, "who": replies.clients, "n": told, "said": replies.each("n")}
 
 
 @dataclass(frozen=True)
-class Diary(Method):
+class Diary(ServerMethod):
     """Per-row memory: every row that is held when its client is asked gets a mark, and its number is written down."""
 
     per_row: ClassVar[tuple[str, ...]] = ("marks", "row")
@@ -170,7 +174,7 @@ def test_prequential_figures_are_those_of_all_rows_together_whoever_came_first()
     for order in (parts, parts[::-1]):
         tested = Prequential(problem, metrics)
         for clients, fresh, rows, counts in order:
-            tested.add(clients, fresh, {"out": out[rows], "y": y[rows], "counts": torch.tensor(counts)})
+            tested.add(clients, fresh, Tested(torch.tensor(counts), out[rows], y[rows]))
         found.append(tested.summary())
     assert found[0] == found[1]
     assert found[0]["rows"] == 5
@@ -186,11 +190,17 @@ def test_prequential_figures_are_those_of_all_rows_together_whoever_came_first()
 def everything(engine: Rounds, rounds: int) -> dict[str, Any]:
     rows = [engine.step() for _ in range(rounds)]
     memory = {i: engine.store.get(i) for i in engine.store.clients().tolist()}
-    verdicts = [engine.evaluate(e).values for e in engine.evaluations]
+    verdicts = [engine.evaluator.evaluate(e).values for e in engine.evaluator.evaluations]
     for row in rows:
         for key in ("wall_seconds", "arrived", "prequential"):
             row.pop(key, None)
-    return {"rows": rows, "state": engine.state, "memory": memory, "verdicts": verdicts, "measures": engine.measures()}
+    return {
+        "rows": rows,
+        "state": engine.state,
+        "memory": memory,
+        "verdicts": verdicts,
+        "measures": engine.evaluator.measures(),
+    }
 
 
 def assert_same_bits(a: Any, b: Any) -> None:
@@ -250,7 +260,7 @@ def test_a_stream_gives_the_same_bits_in_worker_processes(method: Method, storag
         engine = start(make_problem("mlp"), method, stream=stream, fleet=fleet, stack=2, executor=executor)
         try:
             rows = [engine.step() for _ in range(5)]
-            verdict = engine.evaluate(Evaluation(model="personal", split="train"))
+            verdict = engine.evaluator.evaluate(Evaluation(model="personal", split="train"))
         finally:
             engine.executor.close()
         for row in rows:
@@ -435,23 +445,24 @@ def test_each_client_of_a_stack_may_be_judged_by_a_model_of_its_own(broken: bool
     worker = Worker(problem, Shaky(), Channel(), 0)
     thetas = torch.randn(3, problem.model.n, generator=torch.Generator().manual_seed(0))
     window, fresh = (np.zeros(3, dtype=np.int64), np.array([6, 4, 3])), (np.array([4, 4, 0]), np.array([2, 0, 3]))
-    task = {
-        "clients": np.arange(3),
-        "turn": int(broken),
-        "round": int(broken),
-        "drop": True,
-        "theta": thetas,
-        "fresh": fresh,
-    }
-    task |= {"window": window, "moved": np.zeros(3, dtype=np.int64), "known": torch.zeros(3, dtype=torch.bool)}
-    secret = {"unicast": {"secret": torch.zeros(3)}, "memory": {}}
-    found = worker.client({"x": thetas[0]}, task | secret)["fresh"]
+    work = Turn(
+        np.arange(3),
+        round=int(broken),
+        turn=int(broken),
+        own={"secret": torch.zeros(3)},
+        memory=Memories(torch.zeros(3, dtype=torch.bool), moved=np.zeros(3, dtype=np.int64)),
+        window=window,
+        test=Test(fresh, thetas),
+        drop=True,
+    )
+    found = worker.turn({"x": thetas[0]}, work).tested
+    assert found is not None
     counts = [2, 0, 0] if broken else [2, 0, 3]  # in that round client 2 breaks down, and is judged on nothing
-    assert found["counts"].tolist() == counts
+    assert found.counts.tolist() == counts
     rows = [problem.data.splits["train"][i][a : a + n] for i, (a, n) in enumerate(zip(fresh[0], counts, strict=True))]
     expected = [problem.model(thetas[i], problem.x[own]) for i, own in enumerate(rows) if len(own)]
-    torch.testing.assert_close(found["out"], torch.cat(expected))
-    assert torch.equal(found["y"], problem.y[torch.cat(rows)])
+    torch.testing.assert_close(found.out, torch.cat(expected))
+    assert torch.equal(found.y, problem.y[torch.cat(rows)])
 
 
 def test_prequential_uses_the_metrics_of_the_first_evaluation() -> None:
@@ -493,7 +504,7 @@ def test_evaluation_of_test_rows_has_all_of_them_and_of_training_rows_those_that
     engine = start(problem, FedAvg(), stream=Stream(start=0, rate="uniform:0.1:1"), fleet=SECOND)
     for split, now in (("test", 0.0), ("train", 0.0), ("train", 4.0), ("query", 4.0), ("train", 1e3)):
         engine.clocks.simulated_seconds = now
-        verdict = engine.evaluate(Evaluation(split=split))
+        verdict = engine.evaluator.evaluate(Evaluation(split=split))
         assert engine.online is not None
         window = engine.online.windows(np.arange(3), now)
         assert verdict.rows.tolist() == problem.data.span(split, np.arange(3), window).sizes.tolist()
@@ -509,12 +520,12 @@ def test_measures_and_gradients_are_of_those_who_have_rows() -> None:
     engine = start(
         make_problem("linear", sizes=(10, 4, 6)), Tally(), stream=Stream(start=0, rate="uniform:0.1:1"), fleet=SECOND
     )
-    assert engine.measures() == {}
-    assert engine.gradients() == {}
+    assert engine.evaluator.measures() == {}
+    assert engine.evaluator.gradients() == {}
     engine.clocks.simulated_seconds = 1e3
-    assert engine.measures()["thirds"] == pytest.approx(20 / 3)
+    assert engine.evaluator.measures()["thirds"] == pytest.approx(20 / 3)
     whole = start(make_problem("linear", sizes=(10, 4, 6)), Tally())
-    assert engine.gradients() == whole.gradients()
+    assert engine.evaluator.gradients() == whole.evaluator.gradients()
 
 
 # ------------------------------------------------------------------------------------------------ whole runs

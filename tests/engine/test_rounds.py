@@ -150,8 +150,8 @@ def test_a_run_is_a_function_of_its_seed() -> None:
 
 def test_clients_of_like_size_are_computed_together_in_even_groups() -> None:
     engine = start(make_problem("linear", sizes=(3, 9, 1, 7, 5, 11, 2)), FedAvg(), stack=3)
-    clients = np.array([0, 1, 2, 3, 4, 5, 6])
-    assert [stack.tolist() for stack in engine._stacks(clients)] == [[5, 1, 3], [4, 0], [6, 2]]
+    call = engine.call(np.array([0, 1, 2, 3, 4, 5, 6]), 0)
+    assert [stack.tolist() for stack in engine.stacks(call)] == [[5, 1, 3], [4, 0], [6, 2]]
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -175,7 +175,7 @@ def test_bytes_and_evaluations_by_hand() -> None:
     row = engine.step()
     n = problem.model.n
     assert row["bytes_down"] == 2 * payload({"x": torch.zeros(n, dtype=F64)})
-    assert row["bytes_up"] == 2 * payload({"dx": torch.zeros(n, dtype=F64)})
+    assert row["bytes_up"] == 2 * payload({"dx": torch.zeros(n, dtype=F64), "weight": torch.zeros(1, dtype=F64)})
     assert row["gradient_evaluations"] == 2 * (7 + 12)
     assert (row["round"], row["selected"], row["accepted"]) == (1, 2, 2)
     second = engine.step()
@@ -381,8 +381,8 @@ def test_settle_sees_what_the_server_decoded() -> None:
 def test_measures_sum_over_clients_in_their_order() -> None:
     engine = run(make_problem("linear", dtype=F64), Tally(), 3, stack=2)
     expected = math.fsum(3 + n / 3 for n in SIZES)
-    assert engine.measures()["thirds"] == pytest.approx(expected, rel=1e-15)
-    assert start(make_problem("linear"), FedAvg()).measures() == {}
+    assert engine.evaluator.measures()["thirds"] == pytest.approx(expected, rel=1e-15)
+    assert start(make_problem("linear"), FedAvg()).evaluator.measures() == {}
 
 
 # ------------------------------------------------------------------------------------------------ trouble
@@ -452,7 +452,7 @@ def test_large_numbers_are_not_taken_for_infinite_ones() -> None:
         def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
             return {"dx": torch.full_like(received["x"].expand(*client.n.shape[:-1], -1), 1e38)}, memory
 
-    assert start(make_problem("linear"), Loud()).step()["accepted"] == 5
+    assert start(make_problem("linear"), Loud(weighting="uniform")).step()["accepted"] == 5
 
 
 def test_a_reply_without_its_axis_of_clients_is_refused() -> None:

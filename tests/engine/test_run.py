@@ -24,13 +24,14 @@ from fedloom.execution import Auto
 from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies
 from fedloom.methods import Context, Method
+from fedloom.methods.method import ServerMethod
 from fedloom.types import Memory, Message, State
 
 ROUNDS = 12
 
 
 @dataclass(frozen=True)
-class Remembering(Method):
+class Remembering(ServerMethod):
     """FedAvg with momentum kept on the clients: forgets its result if memory, order or randomness is not restored."""
 
     lr: float = 0.1

@@ -20,6 +20,7 @@ from fedloom.engine.selection import Uniform
 from fedloom.errors import ClientError, ConfigError, RunError
 from fedloom.execution import Auto, Executor, Processes, Serial, executor_for
 from fedloom.execution.executor import one_thread
+from fedloom.execution.work import Turn
 from fedloom.federation.model import Model
 from fedloom.federation.problem import Problem
 from fedloom.methods import Central, FedAvg, FedSGD, Local
@@ -42,9 +43,9 @@ def everything(problem: Problem, method: Method, executor: Executor, rounds: int
     try:
         engine = start(problem, method, executor=executor, evaluations=evaluations, **{"fleet": FLEET, **how})
         rows = [engine.step() for _ in range(rounds)]
-        verdicts = [engine.evaluate(evaluation).values for evaluation in engine.evaluations]
+        verdicts = [engine.evaluator.evaluate(evaluation).values for evaluation in engine.evaluator.evaluations]
         memory = {client: engine.store.get(client) for client in engine.store.clients().tolist()}
-        measures = engine.measures()
+        measures = engine.evaluator.measures()
     finally:
         executor.close()
     for row in rows:
@@ -174,8 +175,8 @@ def test_or_the_run_goes_on_without_it(workers: Processes) -> None:
 
 def test_an_abandoned_round_is_not_taken_for_the_next(workers: Processes) -> None:
     engine = start(make_problem("linear"), FedAvg(), executor=workers, stack=1)
-    tasks = [{"clients": engine.candidates[[i]], "turn": 0, "round": 0, "drop": False} for i in range(5)]
-    results = workers.map("client", {"x": engine.state["x"]}, tasks)
+    works = [Turn(engine.candidates[[i]], round=0, turn=0) for i in range(5)]
+    results = workers.map({"x": engine.state["x"]}, works)
     next(results)
     results.close()  # type: ignore[attr-defined]
     assert workers.crew == []

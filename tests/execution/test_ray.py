@@ -27,7 +27,7 @@ from fedloom.engine.run import train
 from fedloom.errors import ClientError, ConfigError, RunError
 from fedloom.execution import Executor, Ray, Worker, executor_for
 from fedloom.execution.cluster import bytes_of, tensor_of
-from fedloom.execution.worker import Result, Task
+from fedloom.execution.work import Work
 from fedloom.methods import FedAvg
 from fedloom.types import Message
 from problems import Located, Troubled, make_problem, start
@@ -70,9 +70,9 @@ class Meddling(Executor):
     def open(self, worker: Worker) -> None:
         self.inner.open(worker)
 
-    def map(self, function: str, shared: Message, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+    def map(self, shared: Message, works: Sequence[Work]) -> Iterator[tuple[int, Any]]:
         deed = self.deeds.pop(0) if self.deeds else None
-        for found in self.inner.map(function, shared, tasks):
+        for found in self.inner.map(shared, works):
             if deed is not None:
                 deed()
                 deed = None
@@ -155,7 +155,7 @@ def test_a_client_that_fails_is_named_and_not_tried_again(workers: Ray) -> None:
 def test_the_data_set_is_read_in_place_and_results_may_be_written_to(workers: Ray) -> None:
     problem = make_problem("linear")
     engine = start(problem, Located(), executor=workers, stack=1)
-    assert engine.measures() == {"elsewhere": problem.data.clients}
+    assert engine.evaluator.measures() == {"elsewhere": problem.data.clients}
     tasks = [{"clients": engine.candidates[[i]], "turn": 0, "round": 0, "drop": False} for i in range(5)]
     found = dict(workers.map("client", {"x": engine.state["x"]}, tasks))
     assert found.keys() == set(range(5))

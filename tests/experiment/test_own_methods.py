@@ -29,7 +29,7 @@ class Halfway(FedAvg):
     """The part."""
 
     def server(self, state, replies, ctx):
-        return {"x": state["x"] + self.part * replies.mean("dx", self.weighting)}
+        return {"x": state["x"] + self.part * replies.mean("dx")}
 
 
 class Bare(Method):

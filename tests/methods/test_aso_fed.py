@@ -21,12 +21,11 @@ from fedloom.federation.model import Model
 from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
-from fedloom.federation.replies import Replies
 from fedloom.methods import ASOFed, ASOFedD, ASOFedF
 from fedloom.methods.aso_fed import first_layer, weighted
 from fedloom.methods.method import Context
-from fedloom.types import Memory
-from problems import make_data, make_problem, run, start
+from fedloom.types import Memory, State
+from problems import make_data, make_problem, replies_of, run, start
 from staggered import Staggered
 
 F64 = torch.float64
@@ -98,7 +97,7 @@ def test_without_pull_and_memory_it_is_asynchronous_gradient_descent() -> None:
         k = (3 * t + t // 7) % 5  # some turn, in which delays differ
         client, received = known.problem.client(np.array([k])), method.broadcast(fetched[k], torch.tensor([k]))
         reply, _ = method.client(client, received, method.client_init(client, received))
-        replies = Replies(torch.tensor([k]), ctx.sizes[k : k + 1], reply, torch.tensor([1]))
+        replies = replies_of(method, [k], reply, [int(ctx.sizes[k])], [1])
         state = method.server(state, replies, ctx)
         w = w - lr * known.weights()[k] * (known.hessians[k] @ (ours[k] - known.optima[k]))
         fetched[k], ours[k] = state, w
@@ -134,10 +133,10 @@ def test_single_old_replies_lead_kept_models_to_the_optimum_of_the_moreau_envelo
     assert float((found - known.optimum).abs().max()) > 0.01
 
 
-def replies_of(ctx: Context, moves: Tensor, sizes: list[int] | None = None) -> Replies:
-    """Everybody's reply."""
-    now = ctx.sizes if sizes is None else torch.tensor(sizes)
-    return Replies(torch.arange(len(moves)), now, {"dw": moves})
+def stepped(method: Any, state: State, ctx: Context, moves: Tensor, who: list[int], sizes: list[int]) -> State:
+    """The server's step on these clients' moves, told that they have so many rows now."""
+    told = replace(ctx, sizes=ctx.sizes.index_copy(0, torch.tensor(who), torch.tensor(sizes)))
+    return method.server(state, replies_of(method, who, {"dw": moves}, sizes), told)  # type: ignore[no-any-return]
 
 
 def test_it_does_not_matter_whose_reply_comes_first_when_all_began_at_the_same_model() -> None:
@@ -151,9 +150,9 @@ def test_it_does_not_matter_whose_reply_comes_first_when_all_began_at_the_same_m
     for turn in ([0, 1, 2, 3, 4], [4, 2, 0, 1, 3]):
         now = state
         for k in turn:
-            now = method.server(now, Replies(torch.tensor([k]), ctx.sizes[[k]], {"dw": moves[[k]]}), ctx)
+            now = stepped(method, now, ctx, moves[[k]], [k], [int(ctx.sizes[k])])
         ends.append(now["x"])
-    ends.append(method.server(state, replies_of(ctx, moves), ctx)["x"])
+    ends.append(stepped(method, state, ctx, moves, list(range(5)), ctx.sizes.tolist())["x"])
     for end in ends[1:]:
         assert torch.allclose(end, ends[0], atol=1e-15, rtol=0)
 
@@ -163,7 +162,7 @@ def test_the_shares_of_all_clients_sum_to_one_also_when_they_have_more_rows_than
     ctx = start(problem, method).context(0)
     state = method.server_init(ctx)
     move = torch.randn(problem.model.n, dtype=F64, generator=torch.Generator().manual_seed(0))
-    moved = method.server(state, replies_of(ctx, move.repeat(5, 1), [70, 3, 12, 500, 9]), ctx)
+    moved = stepped(method, state, ctx, move.repeat(5, 1), list(range(5)), [70, 3, 12, 500, 9])
     assert torch.allclose(state["x"] - moved["x"], move, atol=1e-15, rtol=0)
 
 
@@ -173,7 +172,7 @@ def test_a_single_reply_counts_for_its_rows_among_the_rows_that_there_are_then()
     ctx = start(problem, method).context(0)
     assert ctx.sizes.tolist() == [7, 3, 12, 5, 1]
     move = torch.ones(1, problem.model.n, dtype=F64)
-    moved = method.server(method.server_init(ctx), Replies(torch.tensor([2]), torch.tensor([32]), {"dw": move}), ctx)
+    moved = stepped(method, method.server_init(ctx), ctx, move, [2], [32])
     assert torch.allclose(ctx.theta0 - moved["x"], move[0] * 2 / 3, atol=1e-15, rtol=0)
 
 
@@ -181,9 +180,7 @@ def test_target_clients_do_not_count() -> None:
     problem = make_problem("linear", dtype=F64, roles=[0, 0, 0, 1, 1])
     ctx = start(problem, ASOFedF()).context(0)
     move = torch.ones(1, problem.model.n, dtype=F64)
-    moved = ASOFedF().server(
-        ASOFedF().server_init(ctx), Replies(torch.tensor([0]), torch.tensor([7]), {"dw": move}), ctx
-    )
+    moved = stepped(ASOFedF(), ASOFedF().server_init(ctx), ctx, move, [0], [7])
     assert torch.allclose(ctx.theta0 - moved["x"], move[0] * 7 / 22, atol=1e-15, rtol=0)
 
 
@@ -285,7 +282,8 @@ def walked(features: Any, steps: int) -> tuple[Tensor, Tensor, Tensor]:
     ctx = start(problem, method).context(0)
     state = method.server_init(ctx)
     for _ in range(steps):
-        state = method.server(state, replies_of(ctx, torch.zeros(5, problem.model.n, dtype=F64)), ctx)
+        still = torch.zeros(5, problem.model.n, dtype=F64)
+        state = stepped(method, state, ctx, still, list(range(5)), ctx.sizes.tolist())
     first = problem.model.slices["1.weight"]
     kept, out = (state[key][first.start : first.stop].view(first.shape) for key in ("x", "handed_out"))
     assert torch.equal(state["x"][first.stop :], ctx.theta0[first.stop :])

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedloom.federation.replies import Replies
 from fedloom.methods import Central, FedAvg, FedSGD, Local
 from fedloom.methods.method import Context, Method
-from problems import make_problem, run, start
+from problems import make_problem, replies_of, run, start
 
 F64 = torch.float64
 
@@ -18,17 +17,16 @@ def context(method: Method) -> Context:
 
 
 def test_fedavg_adds_the_mean_of_the_moves() -> None:
-    replies = Replies(torch.tensor([1, 4]), torch.tensor([3, 1]), {"dx": torch.tensor([[4.0, 0.0], [0.0, 8.0]])})
+    moves = {"dx": torch.tensor([[4.0, 0.0], [0.0, 8.0]])}
     state = {"x": torch.tensor([1.0, 1.0])}
-    method = FedAvg()
-    assert method.server(state, replies, context(method))["x"].tolist() == [4.0, 3.0]
-    method = FedAvg(weighting="uniform")
-    assert method.server(state, replies, context(method))["x"].tolist() == [3.0, 5.0]
+    for method, wanted in ((FedAvg(), [4.0, 3.0]), (FedAvg(weighting="uniform"), [3.0, 5.0])):
+        replies = replies_of(method, [1, 4], moves, [3, 1])
+        assert method.server(state, replies, context(method))["x"].tolist() == wanted
     assert state["x"].tolist() == [1.0, 1.0]
 
 
 def test_fedsgd_goes_against_the_mean_gradient() -> None:
-    replies = Replies(torch.tensor([1, 4]), torch.tensor([3, 1]), {"g": torch.tensor([[4.0, 0.0], [0.0, 8.0]])})
+    replies = replies_of(FedSGD(), [1, 4], {"g": torch.tensor([[4.0, 0.0], [0.0, 8.0]])}, [3, 1])
     state = {"x": torch.tensor([1.0, 1.0])}
     assert FedSGD(lr=0.5).server(state, replies, context(FedSGD()))["x"].tolist() == [-0.5, 0.0]
 
@@ -68,4 +66,4 @@ def test_local_sends_nothing() -> None:
     engine = start(make_problem("linear"), Local())
     row = engine.step()
     assert row["bytes_up"] < 5 * 24
-    assert engine.evaluations[0].model == "personal"
+    assert engine.evaluator.evaluations[0].model == "personal"

@@ -10,10 +10,9 @@ import torch
 
 from fedloom.conformance.problems import quadratics
 from fedloom.errors import ConfigError
-from fedloom.federation.replies import Replies
 from fedloom.methods import FedAsync, FedAvg, FedBuff, FedProx, Local, Method
 from fedloom.methods.method import check_parameters
-from problems import LeastSquares, make_problem, run, start
+from problems import LeastSquares, make_problem, replies_of, run, start
 from staggered import Staggered
 
 F64 = torch.float64
@@ -23,8 +22,9 @@ BATCHES: dict[str, Any] = {"lr": 0.1, "batch": 3, "epochs": 2}
 def stepped(method: Method, x: list[float], key: str, columns: list[list[float]], staleness: list[int]) -> list[float]:
     """The server's model after one step on these replies."""
     ctx = start(make_problem("linear", dtype=F64), method).context(7)
-    clients = torch.arange(len(columns))
-    replies = Replies(clients, clients + 1, {key: torch.tensor(columns, dtype=F64)}, torch.tensor(staleness))
+    clients = list(range(len(columns)))
+    sizes = [client + 1 for client in clients]
+    replies = replies_of(method, clients, {key: torch.tensor(columns, dtype=F64)}, sizes, staleness)
     return method.model(method.server({"x": torch.tensor(x, dtype=F64)}, replies, ctx)).tolist()
 
 
@@ -131,6 +131,6 @@ def test_the_buffer_takes_two_replies_of_a_fast_client_at_once() -> None:
 
 
 def test_asynchronous_methods_say_how_they_are_usually_run() -> None:
-    assert (FedAsync.default_schedule, FedAsync.default_buffer) == ("async", 1)
-    assert (FedBuff.default_schedule, FedBuff.default_buffer) == ("async", 10)
+    assert (FedAsync().default_schedule, FedAsync().default_buffer) == ("async", 1)
+    assert (FedBuff().default_schedule, FedBuff().default_buffer) == ("async", 10)
     assert replace(FedAvg()).default_schedule == "rounds"

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from fedloom.errors import ConfigError
-from fedloom.federation.replies import Replies
 from fedloom.methods import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedOpt, FedYogi
 from fedloom.methods.fedopt import Adaptive, ServerOptimised
 from fedloom.methods.method import Method
 from fedloom.types import State
-from problems import make_problem, run, start
+from problems import make_problem, replies_of, run, start
 
 F64 = torch.float64
 X0 = torch.tensor([1.0, 1.0], dtype=F64)
@@ -26,7 +25,7 @@ def steps(method: ServerOptimised | FedOpt, count: int = 1, moves: Tensor = MOVE
     """The state after so many rounds with the same replies, from (1, 1)."""
     ctx = start(make_problem("linear", dtype=F64), method).context(0)
     state = method.server_init(replace(ctx, theta0=X0))
-    replies = Replies(torch.tensor([1, 4]), torch.tensor([3, 1]), {"dx": moves})
+    replies = replies_of(method, [1, 4], {"dx": moves}, [3, 1])
     for t in range(count):
         state = method.server(state, replies, replace(ctx, round=t))
     return state

@@ -88,7 +88,7 @@ def test_sharing_admm_says_that_it_needs_rounds_and_is_right() -> None:
 
 
 def test_all_other_methods_can_take_single_replies() -> None:
-    assert [name for name, entry in REGISTER.items() if entry.cls.needs_rounds is not None] == ["sharing-admm"]
+    assert [name for name, entry in REGISTER.items() if entry.cls().needs_rounds is not None] == ["sharing-admm"]
 
 
 def test_the_hand_written_loop_is_a_round_when_all_are_alike() -> None:

@@ -7,7 +7,7 @@ import pytest
 from fedloom.errors import ConfigError
 from fedloom.federation.optimisers import Adam, Momentum, local_optimiser
 from fedloom.methods import REGISTER, FedAvg, lookup, register
-from fedloom.methods.method import Method, stateful
+from fedloom.methods.method import Method
 
 
 def test_the_register_says_what_a_newcomer_wants_to_know() -> None:
@@ -48,8 +48,8 @@ def test_methods_are_frozen_data_with_defaults(name: str) -> None:
 
 
 def test_a_method_remembers_only_if_it_says_so() -> None:
-    assert stateful(REGISTER["local"].cls())
-    assert not stateful(REGISTER["fedavg"].cls())
+    assert REGISTER["local"].cls().remembers
+    assert not REGISTER["fedavg"].cls().remembers
 
 
 def test_the_batch_decides_how_many_clients_are_computed_together() -> None:

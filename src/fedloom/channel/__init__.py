@@ -1,9 +1,21 @@
 """Between client and server: transforms with a client half and a server half, and an exact count of bytes."""
 
-from fedloom.channel.channel import Channel, Transform
+from fedloom.channel.channel import Channel, Received, Sent, Transform, finite_rows, parted
 from fedloom.channel.message import deserialise, payload, serialise
 from fedloom.channel.quantise import Quantise
 
-__all__ = ["TRANSFORMS", "Channel", "Quantise", "Transform", "deserialise", "payload", "serialise"]
+__all__ = [
+    "TRANSFORMS",
+    "Channel",
+    "Quantise",
+    "Received",
+    "Sent",
+    "Transform",
+    "deserialise",
+    "finite_rows",
+    "parted",
+    "payload",
+    "serialise",
+]
 
 TRANSFORMS: dict[str, type[Transform]] = {"quantise": Quantise}

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedloom.channel.channel import Ints, Transform
 from fedloom.federation.randomness import Draw
-from fedloom.types import Message
+from fedloom.types import Memory, Message
 
 _RANGE, _LEVELS, _SHAPE = ".range", ".levels", ".shape"
 
@@ -34,7 +34,7 @@ class Quantise(Transform):
     bits: Annotated[int, Interval(ge=1, le=16)] = 8
     """b, bits a number."""
 
-    def encode(self, message: Message, clients: Ints, draw: Draw) -> Message:
+    def encode(self, message: Message, memory: Memory, clients: Ints, draw: Draw) -> tuple[Message, Memory]:
         sent: Message = {}
         for key, value in message.items():
             if not value.is_floating_point():
@@ -49,7 +49,7 @@ class Quantise(Transform):
             sent[key + _RANGE] = reach[:, 0]
             sent[key + _LEVELS] = _pack(levels.to(torch.int32), self.bits)
             sent[key + _SHAPE] = torch.tensor(value.shape[1:], dtype=torch.int32).expand(len(value), -1)
-        return sent
+        return sent, memory
 
     def decode(self, sent: Message) -> Message:
         names = [key.removesuffix(_LEVELS) for key in sent if key.endswith(_LEVELS)]

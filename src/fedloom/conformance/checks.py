@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ from fedloom.conformance.drive import (
     everything,
     few,
     product,
+    replies_to,
 )
 from fedloom.conformance.problems import relabelled
-from fedloom.conformance.taps import OnlySums, Tap, TappedSerial
+from fedloom.conformance.taps import Tap, TappedSerial
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.run import Run, train
 from fedloom.engine.selection import All, Chosen, Selection
@@ -34,8 +35,7 @@ from fedloom.errors import ConfigError
 from fedloom.execution import Executor, Processes, Serial
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
-from fedloom.federation.replies import Replies
-from fedloom.methods.method import stateful
+from fedloom.methods.method import ServerMethod
 from fedloom.storage import checkpoint
 from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message
@@ -204,24 +204,24 @@ def plain(subject: Subject) -> Finding:
     with subject.walking(subject.declaration.table(torch.float32), subject.batches()) as walk:
         moment = Moment.after(walk, 2)
         method, client, received = moment.method, moment.stack(), moment.received()
-        reply, memory = method.client(client, received, moment.memory())
-        replies = Replies(torch.from_numpy(moment.ids), torch.from_numpy(client.sizes()), reply)
+        reply, memory = method.turn(client, received, moment.memory())
         dicts = {
-            "state": method.server(walk.state, replies, walk.context(2)),
-            "first state": method.server_init(walk.context(0)),
             "message": received,
             "reply": reply,
             "memory": memory,
             "first memory": method.client_init(client, received),
             "settled memory": method.settle(client, memory, reply, received),
         }
+        if isinstance(method, ServerMethod):
+            dicts["state"] = method.server(walk.state, replies_to(method, client, reply), walk.context(2))
+            dicts["first state"] = method.server_init(walk.context(0))
         faults = [fault for name, values in dicts.items() for fault in _impurities(name, values)]
         for name in ("reply", "memory", "first memory", "settled memory"):
             short = [key for key, value in dicts[name].items() if len(value) != len(moment.ids)]
             faults += [f"{name} {key!r} has not one row a client" for key in short]
         n, clients = walk.problem.model.n, len(moment.ids)
-        if method.model(walk.state).shape != (n,):
-            faults.append(f"the model has the shape {tuple(method.model(walk.state).shape)}, not ({n},)")
+        if walk.theta().shape != (n,):
+            faults.append(f"the model has the shape {tuple(walk.theta().shape)}, not ({n},)")
         own = method.personal(client, walk.state, memory)
         if own.shape not in {(n,), (clients, n)}:
             faults.append(f"the personal models have the shape {tuple(own.shape)}, not ({clients}, {n})")
@@ -242,19 +242,19 @@ def untouched(subject: Subject) -> Finding:
     with subject.walking(subject.declaration.table(torch.float32), subject.batches()) as walk:
         moment = Moment.after(walk, 2)
         method, state = moment.method, walk.state
-        with watch("broadcast", state=state):
+        with watch("what is sent", state=state):
             received = copied(moment.received())
         memory = copied(moment.memory())
         with watch("client", received=received, memory=memory):
-            reply, provisional = method.client(moment.stack(), received, memory)
+            reply, provisional = method.turn(moment.stack(), received, memory)
         reply, provisional = copied(reply), copied(provisional)
         with watch("settle", received=received, memory=provisional, sent=reply):
             kept = copied(method.settle(moment.stack(), provisional, reply, received))
         with watch("personal", state=state, memory=kept):
             method.personal(moment.stack(), state, kept)
-        replies = Replies(torch.from_numpy(moment.ids), torch.from_numpy(moment.stack().sizes()), reply)
-        with watch("server", state=state, replies=reply):
-            method.server(state, replies, walk.context(2))
+        if isinstance(method, ServerMethod):
+            with watch("server", state=state, replies=reply):
+                method.server(state, replies_to(method, moment.stack(), reply), walk.context(2))
     return Finding(not touched, len(touched), few(touched) or "nothing given is changed")
 
 
@@ -287,7 +287,7 @@ def effort(subject: Subject) -> Finding:
             recorded.append(int(walk.step()["gradient_evaluations"]))
             moment = Moment(walk, Draw(0, 1))
             client = moment.stack(effort=part)
-            method.client(client, moment.received(), _memory(moment))
+            method.turn(client, moment.received(), _memory(moment))
             counts.append(client.evaluations)
     if not divisible:
         same = bool((counts[0] == counts[1]).all()) and recorded[0] == recorded[1]
@@ -310,7 +310,7 @@ def work(subject: Subject) -> Finding:
             said = method.work(client.sizes())
             if said is None:
                 return Finding(True, None, "known only when a client is done, as it says")
-            method.client(client, moment.received(), moment.memory())
+            method.turn(client, moment.received(), moment.memory())
             off = max(off, int(np.abs(said - client.evaluations).max()))
     return Finding(off == 0, off, f"a client's gradient evaluations are up to {off} off what was said beforehand")
 
@@ -321,9 +321,8 @@ def columns(subject: Subject) -> Finding:
         return Finding(True, None, f"it needs rounds: {subject.method.needs_rounds}")
     with subject.walking(subject.declaration.table(torch.float32), subject.batches()) as walk:
         moment = Moment.after(walk, 2)
-        ids = torch.from_numpy(moment.ids)
-        shared = moment.method.broadcast(walk.state, ids)
-        apiece = {**moment.received(), **{key: _column(value, len(ids)) for key, value in shared.items()}}
+        shared, own = walk.fetched(moment.ids)
+        apiece = {**{key: _column(value, len(moment.ids)) for key, value in shared.items()}, **own}
         replies, firsts = [], []
         for received in (moment.received(), apiece):
             replies.append(_client_half(moment, None, received))
@@ -333,15 +332,60 @@ def columns(subject: Subject) -> Finding:
 
 
 def sums(subject: Subject) -> Finding:
-    """A method that says that sums of the replies are enough for it gets nothing else, and comes to the same state."""
-    if subject.method.reduce == "each":
+    """A method that says that sums are enough has a server that gets nothing else, and it does not matter who adds up.
+
+    The sums are put together here from two halves of the clients, as a secure sum would from those of two helpers.
+    """
+    method = subject.batches()
+    if not isinstance(method, ServerMethod) or method.reduce == "each":
         return Finding(True, None, "it looks at single replies, as it says")
-    with subject.walking(subject.declaration.table(torch.float32), subject.batches()) as walk:
+    with subject.walking(subject.declaration.table(torch.float64), method) as walk:
         moment = Moment.after(walk, 2)
-        reply, _ = moment.method.client(moment.stack(), moment.received(), moment.memory())
-        replies = Replies(torch.from_numpy(moment.ids), torch.from_numpy(moment.stack().sizes()), reply)
-        ends = [moment.method.server(walk.state, r, walk.context(2)) for r in (replies, OnlySums(replies))]
-    return _bits(differing(*ends), "the state of a server that sees only sums")
+        reply, _ = method.client(moment.stack(), moment.received(), moment.memory())
+        whole = replies_to(method, moment.stack(), reply)
+        if whole.columns is not None:
+            return Finding(False, None, "the server gets single replies")
+        sent = Channel().send(reply, method.weight(moment.stack()), {}, moment.ids, moment.draw).wire
+        half = len(moment.ids) // 2
+        added = {key: value[:half].sum(0) + value[half:].sum(0) for key, value in sent.items()}
+        ends = [method.server(walk.state, r, walk.context(2)) for r in (whole, replace(whole, sums=added))]
+    return Finding.within(difference(*ends), 1e-10, "greatest difference of a state made from sums of two halves")
+
+
+def joining(subject: Subject) -> Finding:
+    """Of the server's state exactly those parts have an entry for each client that are said to: they grow as clients
+    join."""
+    method = subject.batches()
+    if not isinstance(method, ServerMethod):
+        return Finding(True, None, "it has no server")
+    with subject.walking(subject.declaration.table(torch.float64), method) as walk:
+        now = walk.context(0)
+        more = torch.cat([now.sizes, now.sizes[:2]])
+        ids = torch.arange(len(now.sizes), len(more))
+        later = replace(now, sizes=more, clients=now.clients + 2, sources=torch.cat([now.sources, ids]))
+        before, after = (method.server_init(ctx) for ctx in (now, later))
+    grown = {key for key in after if key not in before or after[key].shape != before[key].shape}
+    wrong = sorted(grown ^ set(method.per_client))
+    wrong += [key for key in grown if key in before and len(after[key]) != len(before[key]) + 2]
+    what = f"per_client is wrong about {few(wrong)}" if wrong else f"{len(grown)} parts of the state grow, as it says"
+    return Finding(not wrong, float(len(wrong)), what)
+
+
+def coordinates(subject: Subject) -> Finding:
+    """A server's step that is said to work coordinate by coordinate gives on half of them half of what it gives."""
+    method = subject.batches()
+    if not isinstance(method, ServerMethod) or not method.coordinatewise:
+        return Finding(True, None, "its server's step is not said to work coordinate by coordinate")
+    with subject.walking(subject.declaration.table(torch.float64), method) as walk:
+        moment, n = Moment.after(walk, 2), walk.problem.model.n
+        reply, _ = method.client(moment.stack(), moment.received(), moment.memory())
+        whole = method.server(walk.state, replies_to(method, moment.stack(), reply), walk.context(2))
+        off = 0.0
+        for half in (slice(0, n // 2), slice(n // 2, n)):
+            part = replies_to(method, moment.stack(), _half(reply, n, half))
+            found = method.server(_half(walk.state, n, half), part, walk.context(2))
+            off = max(off, difference(found, _half(whole, n, half)))
+    return Finding.within(off, 1e-12, "greatest difference between a step on half the coordinates and half the step")
 
 
 CHECKS: dict[str, Check] = {
@@ -360,6 +404,8 @@ CHECKS: dict[str, Check] = {
     "seeds": seeds,
     "effort": effort,
     "sums": sums,
+    "joining": joining,
+    "coordinates": coordinates,
     "work": work,
     "columns": columns,
 }
@@ -398,6 +444,17 @@ def _column(value: Tensor, clients: int) -> Tensor:
     return value.expand(clients, *(value.shape or (1,)))
 
 
+def _half(tensors: Mapping[str, Tensor], n: int, half: slice) -> dict[str, Tensor]:
+    """Of every tensor that has a number (or several) for each of n coordinates, those of a part of these."""
+
+    def part(value: Tensor) -> Tensor:
+        if value.dim() == 0 or value.shape[-1] == 0 or value.shape[-1] % n:
+            return value
+        return value.view(*value.shape[:-1], -1, n)[..., half].flatten(-2)
+
+    return {key: part(value) for key, value in tensors.items()}
+
+
 def _client_half(moment: Moment, position: int | None, received: Message | None = None) -> dict[str, Tensor]:
     """Everything that the client's functions give, for the stack or for one client that is no stack."""
     method = moment.method
@@ -406,7 +463,7 @@ def _client_half(moment: Moment, position: int | None, received: Message | None 
         received = moment.received() if received is None else received
     else:
         client, received, memory = moment.alone(position)
-    reply, provisional = method.client(client, received, memory)
+    reply, provisional = method.turn(client, received, memory)
     kept = method.settle(client, provisional, reply, received)
     model = method.personal(client, moment.walk.state, kept)
     shape = moment.stack().n.shape[:1] if position is None else ()
@@ -420,13 +477,13 @@ def _client_half(moment: Moment, position: int | None, received: Message | None 
 
 def _joined(moment: Moment, draw: Draw) -> dict[str, Tensor]:
     """The reply and the memory of the stack with this randomness."""
-    reply, memory = moment.method.client(moment.stack(draw), moment.received(), moment.memory())
+    reply, memory = moment.method.turn(moment.stack(draw), moment.received(), moment.memory())
     return {f"reply {key}": value for key, value in reply.items()} | {f"memory {k}": v for k, v in memory.items()}
 
 
 def _memory(moment: Moment) -> Memory:
     """Fresh memory for everybody: after a round with losses some have none yet."""
-    return moment.method.client_init(moment.stack(), moment.received()) if stateful(moment.method) else {}
+    return moment.method.client_init(moment.stack(), moment.received()) if moment.method.remembers else {}
 
 
 def _saved(folder: Path) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedloom.channel import Channel
 from fedloom.engine.engine import Clocks, Row
 from fedloom.engine.selection import All
 from fedloom.engine.setting import Setting
@@ -19,7 +20,8 @@ from fedloom.execution import Executor, Serial
 from fedloom.federation.client import Client
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
-from fedloom.methods.method import Context, Method, stateful
+from fedloom.federation.replies import Replies
+from fedloom.methods.method import Context, Method, ServerMethod
 from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message, State, Vector
 
@@ -41,6 +43,9 @@ class Walk(Protocol):
 
     def context(self, t: int) -> Context:
         """What the server knows in round t."""
+
+    def fetched(self, clients: Ints) -> tuple[Message, Message]:
+        """What these clients would receive now: what all do, and columns of what each does."""
 
     def theta(self) -> Vector:
         """The common model as it is now."""
@@ -74,7 +79,7 @@ def product(walk: Walk, clients: Tensor) -> Tensor:
 
 def recall(walk: Walk, clients: Tensor) -> Memory:
     """The memories of these clients as columns, all of whom must have taken part."""
-    if not stateful(walk.setting.method):
+    if not walk.setting.method.remembers:
         return {}
     memory, known = walk.store.gather(clients)
     if not bool(known.all()):
@@ -123,8 +128,8 @@ class Moment:
 
     def received(self) -> Message:
         """What the stack is sent."""
-        ids = torch.from_numpy(self.ids)
-        return {**self.method.broadcast(self.walk.state, ids), **self.method.unicast(self.walk.state, ids)}
+        shared, own = self.walk.fetched(self.ids)
+        return {**shared, **own}
 
     def memory(self) -> Memory:
         """What the stack remembers."""
@@ -132,11 +137,24 @@ class Moment:
 
     def alone(self, position: int) -> tuple[Client, Message, Memory]:
         """The same for one client that is no stack."""
-        client, ids = int(self.ids[position]), torch.from_numpy(self.ids)
-        own = {key: value[position] for key, value in self.method.unicast(self.walk.state, ids).items()}
-        received = {**self.method.broadcast(self.walk.state, ids), **own}
-        memory = self.walk.store.get(client) if stateful(self.method) else {}
+        client, (shared, own) = int(self.ids[position]), self.walk.fetched(self.ids)
+        received = {**shared, **{key: value[position] for key, value in own.items()}}
+        memory = self.walk.store.get(client) if self.method.remembers else {}
         return self.walk.problem.client(client, self.draw), received, memory or {}
+
+
+def replies_to(method: ServerMethod, client: Client, reply: Message, staleness: Tensor | None = None) -> Replies:
+    """What the server gets of a stack's replies by a channel that changes nothing."""
+    return made_up(method, client.clients, reply, method.weight(client), staleness)
+
+
+def made_up(
+    method: ServerMethod, clients: Ints, reply: Message, weight: Tensor | None = None, staleness: Tensor | None = None
+) -> Replies:
+    """The same of any replies, with what each counts for."""
+    channel = Channel()
+    sent = channel.send(reply, weight, {}, clients, Draw(0), method.reduce)
+    return Replies.of(torch.from_numpy(clients), channel.receive(sent.wire).reply, staleness, method.reduce)
 
 
 def difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:

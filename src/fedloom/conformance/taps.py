@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-
-from torch import Tensor
+from typing import Any
 
 from fedloom.channel import Transform, deserialise, serialise
 from fedloom.conformance.drive import Ints, differing
 from fedloom.execution import Executor, Serial, Worker
-from fedloom.execution.worker import Result, Task
+from fedloom.execution.work import Turn, Work
 from fedloom.federation.randomness import Draw
-from fedloom.federation.replies import Replies
-from fedloom.types import Message
+from fedloom.types import Memory, Message
 
 
 @dataclass(frozen=True)
@@ -23,11 +21,12 @@ class Tap(Transform):
     sizes: list[int] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     lossy = False
+    stage = "message"
 
-    def encode(self, message: Message, clients: Ints, draw: Draw) -> Message:
+    def encode(self, message: Message, memory: Memory, clients: Ints, draw: Draw) -> tuple[Message, Memory]:
         for i in range(len(clients)):
             self.take({key: value[i] for key, value in message.items()})
-        return message
+        return message, memory
 
     def decode(self, sent: Message) -> Message:
         return sent
@@ -50,28 +49,12 @@ class TappedSerial(Executor):
     def open(self, worker: Worker) -> None:
         self.inner.open(worker)
 
-    def map(self, function: str, shared: Message, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        for task in tasks:
-            own = task.get("unicast", {})
-            for i in range(len(task["clients"])):
+    def map(self, shared: Message, works: Sequence[Work]) -> Iterator[tuple[int, Any]]:
+        for work in works:
+            own = work.own if isinstance(work, Turn) else {}
+            for i in range(len(work.clients)):
                 self.tap.take({**shared, **{key: value[i] for key, value in own.items()}})
-        return self.inner.map(function, shared, tasks)
+        return self.inner.map(shared, works)
 
     def close(self) -> None:
         self.inner.close()
-
-
-class OnlySums(Replies):
-    """Replies of which only weighted sums can be had, as a secure sum would give them."""
-
-    def __init__(self, replies: Replies) -> None:
-        super().__init__(replies.clients, replies.sizes, {}, replies.staleness)
-        object.__setattr__(self, "sealed", replies)
-
-    sealed: Replies
-
-    def __getitem__(self, key: str) -> Tensor:
-        raise AssertionError(f"the server looks at single replies ({key!r}) though it says that sums are enough")
-
-    def sum(self, key: str, weights: Tensor | None = None) -> Tensor:
-        return self.sealed.sum(key, weights)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,15 +18,14 @@ from fedloom.deploy.memory import ContextKeeper, FileKeeper, Keeper, NodeMemory
 from fedloom.deploy.rows import NodeConfig, alone, own_rows
 from fedloom.errors import ConfigError, FedloomError, MessageError
 from fedloom.execution import Worker, one_thread
-from fedloom.execution.worker import Task
+from fedloom.execution.work import Evaluate, Measure, Memories, Turn, read_tree
 from fedloom.experiment import Experiment
 from fedloom.federation.data import FederatedData
-from fedloom.federation.randomness import Draw
-from fedloom.methods.method import stateful
-from fedloom.types import Memory
+from fedloom.types import Message
 
 HELLO = "hello"
-FUNCTIONS = ("client", "evaluate", "measure")
+THETA = "theta"
+"""What all are sent for an evaluation of the server's model: not all that the server keeps."""
 _RUN = re.compile(r"[0-9a-f]{32}")
 
 
@@ -71,17 +70,24 @@ class Node:
         if function == HELLO:
             client = self.config.get("client")
             return {"card": Card.of(self.rows, client if isinstance(client, int) else None).tree()}
-        if function not in FUNCTIONS:
-            raise MessageError(f"the server asks for {function!r}, which no node does; use the same fedloom everywhere")
-        task: Task = tree["task"]
-        worker = self._worker(int(task["clients"][0]))
-        if function == "client":
-            return self._client(worker, shared, task, tree["run"])
-        memory = self._remembering(task, tree["run"])
-        if tree.get("model"):
-            memory, shared = {**memory, "theta": shared["theta"]}, {}
-        found: Tree = getattr(worker, function)(shared, {**task, **memory})
-        return found
+        try:
+            work = read_tree(tree["work"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise MessageError(
+                f"the server asks for what no node does ({error!r}); use the same fedloom everywhere"
+            ) from None
+        worker = self._worker(int(work.clients[0]))
+        if isinstance(work, Evaluate):
+            theta = shared.get(THETA)
+            work, shared = (work, shared) if theta is None else (replace(work, theta=theta), {})
+            found = replace(work, memory=self._recalled(work.memory, tree["run"])).done_by(worker, shared)
+            return {"values": found.values, "sums": found.sums, "counts": found.counts}
+        assert isinstance(work, Turn | Measure)
+        shared = worker.channel.take_down(shared)
+        work = replace(work, own=worker.channel.take_down(work.own, stacked=True))
+        if isinstance(work, Turn):
+            return self._turn(worker, shared, work, tree["run"])
+        return {"values": replace(work, memory=self._recalled(work.memory, tree["run"])).done_by(worker, shared).values}
 
     @cached_property
     def _workers(self) -> dict[int, Worker]:
@@ -95,25 +101,24 @@ class Node:
             self._workers[client] = worker
         return self._workers[client]
 
-    def _client(self, worker: Worker, shared: Memory, task: Task, run: str) -> Tree:
+    def _turn(self, worker: Worker, shared: Message, work: Turn, run: str) -> Tree:
         """A turn: the reply as it travels, and the memory after it kept beside the one before."""
-        found = worker.client(shared, {**task, **self._remembering(task, run), "wire": True, "drop": False})
-        if stateful(worker.method) and bool(found["finite"].all()):
-            clients, draw = task["clients"], Draw(worker.seed, task["turn"])
-            client = worker.problem.client(clients, draw, round=task["round"])
-            inbox = {**shared, **task.get("unicast", {})}
-            after = worker.method.settle(client, found["memory"], found["sent"], inbox)
+        recalled = replace(work, memory=self._recalled(work.memory, run), wire=True, drop=False)
+        found = worker.turn(shared, recalled)
+        if work.memory is not None and bool(found.finite.all()):
+            inbox = {**shared, **work.own}
+            after = worker.settle(work.clients, work.turn, work.round, None, found, inbox)
             kept = {key: value[0].clone() for key, value in after.items()}
-            NodeMemory(self._keeper(run)).offer((_accepted(task), _saved(task)), task["turn"], kept)
-        return {"wire": found["wire"], "evaluations": found["evaluations"]}
+            turns = (_accepted(work.memory), _saved(work.memory))
+            NodeMemory(self._keeper(run)).offer(turns, work.turn, kept)
+        return {"wire": found.wire, "evaluations": found.evaluations, "figures": found.figures}
 
-    def _remembering(self, task: Task, run: str) -> Task:
+    def _recalled(self, memory: Memories | None, run: str) -> Memories | None:
         """The memory that the server's message refers to, as a worker wants it."""
-        if "known" not in task:
-            return {}
-        memory = NodeMemory(self._keeper(run)).recall(_accepted(task))
-        columns = {} if memory is None else {key: value[None] for key, value in memory.items()}
-        return {"known": torch.tensor([memory is not None]), "memory": columns}
+        if memory is None:
+            return None
+        own = NodeMemory(self._keeper(run)).recall(_accepted(memory))
+        return Memories(torch.tensor([own is not None]), {key: value[None] for key, value in (own or {}).items()})
 
     def _keeper(self, run: str) -> Keeper:
         if not _RUN.fullmatch(run):
@@ -126,11 +131,11 @@ class Node:
         return FileKeeper(Path(place), run)
 
 
-def _accepted(task: Task) -> int | None:
-    """The last turn of the task's client that the server accepted …"""
-    return int(task["memory"]["turn"][0]) if bool(task["known"].any()) else None
+def _accepted(memory: Memories) -> int | None:
+    """The last turn of the client that the server accepted …"""
+    return int(memory.columns["turn"][0]) if bool(memory.known.any()) else None
 
 
-def _saved(task: Task) -> int | None:
+def _saved(memory: Memories) -> int | None:
     """… and the one that it had accepted when it saved itself last."""
-    return int(task["saved"][0]) if "saved" in task else None
+    return None if memory.saved is None else int(memory.saved[0])

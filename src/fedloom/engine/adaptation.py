@@ -14,8 +14,10 @@ from torch import Tensor
 from fedloom import __version__
 from fedloom.channel import Channel
 from fedloom.engine.evaluation import Evaluation
+from fedloom.engine.memories import Keeper
 from fedloom.errors import DataError, RunError
 from fedloom.execution import Worker, one_thread
+from fedloom.execution.work import Evaluate
 from fedloom.federation.data import FederatedData
 from fedloom.federation.model import Model
 from fedloom.federation.problem import Problem
@@ -131,22 +133,27 @@ def adapt_client(
     lone = Problem(client.alone(), problem.model, problem.loss.name, problem.dtype)
     worker = Worker(lone, method, Channel(), seed)
     ids = np.array([client.number])
-    memory, known = store.gather(torch.from_numpy(ids))
-    task = {"clients": ids, "round": round, "split": judged, "metrics": evaluation.metrics, "memory": memory}
-    task |= {"known": known, "adapt_split": fitted}
-    task |= {"adapt_steps": evaluation.adapt_steps, "adapt_lr": evaluation.adapt_lr}
+    adapted = Evaluate(
+        ids,
+        round,
+        split=judged,
+        model="adapted",
+        metrics=evaluation.metrics,
+        adapt_split=fitted,
+        adapt_steps=evaluation.adapt_steps,
+        adapt_lr=evaluation.adapt_lr,
+        memory=Keeper(store, elsewhere=False).of(ids),
+    )
     with one_thread():
         try:
-            theta = worker.models(lone.client(ids, Draw(seed, round)), state, {**task, "model": "adapted"})
+            theta = worker.models(lone.client(ids, Draw(seed, round)), state, adapted)
         except IndexError as error:
             raise RunError(
                 f"{type(method).__name__} keeps something for each client that took part, which client {client.label} "
                 "did not: it cannot be adapted to it"
             ) from error
-        scores = {which: worker.evaluate(state, {**task, "model": which}) for which in ("personal", "adapted")}
-    before, after = (
-        {name: float(value[0]) for name, value in scores[which]["values"].items()} for which in ("personal", "adapted")
-    )
+        scores = [worker.evaluate(state, replace(adapted, model=which)).values for which in ("personal", "adapted")]
+    before, after = ({name: float(value[0]) for name, value in values.items()} for values in scores)
     theta = theta.expand(1, -1)[0].detach().clone()
     record = {
         "client": client.label,

@@ -15,27 +15,28 @@ import heapq
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from fedloom.engine.availability import gone_for_good
-from fedloom.engine.engine import FATES, Call, Engine, Floats, Groups, Ints, Outcome, Row
+from fedloom.engine.engine import FATES, Call, Floats, Groups, Outcome, Row, ServerEngine
 from fedloom.engine.selection import Uniform
 from fedloom.engine.setting import Setting
 from fedloom.errors import ClientError
 from fedloom.execution import Executor
-from fedloom.execution.worker import Result
-from fedloom.federation.ragged import Window
+from fedloom.execution.work import Trained
+from fedloom.federation.ragged import Ints, Window
 from fedloom.federation.randomness import Draw
-from fedloom.federation.replies import Replies
 from fedloom.methods import name_of
 from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message, Vector
 
 _BLOCK = 256  # random numbers that are drawn at a time
+_WRITTEN = ("client", "started", "version", "down", "rows", "ends", "fate", "up", "evaluations", "figures", "turn")
+"""What a checkpoint says of a job in words and numbers; its tensors are written beside."""
 
 
 @dataclass(eq=False, slots=True)
@@ -54,7 +55,7 @@ class Job:
     rows: tuple[int, int] = (0, 0)
     """The first row that it held when it fetched, which matters where data keep arriving, and how many."""
     theta: Vector | None = None
-    """Where data keep arriving: the model that new rows are judged by."""
+    """Where data keep arriving: the model that new rows are evaluated by."""
     ends: float = math.inf
     """When its reply is there, or was due; at first the earliest time at which that could be."""
     fate: str = ""
@@ -62,11 +63,13 @@ class Job:
     evaluations: int = 0
     sent: Message | None = None
     memory: Memory | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+    """What the channel has to say of its reply."""
     turn: int = 0
     """Of a real device: the turn that it was asked for."""
 
 
-class Staggered(Engine):
+class Staggered(ServerEngine):
     """The server takes a step for every reply, or for every ``buffer`` of them; ``concurrency`` clients work at a time.
 
     A round is when as many jobs have ended, whatever became of them, as clients work at a time: the same work as a
@@ -76,7 +79,7 @@ class Staggered(Engine):
     def __init__(self, setting: Setting, executor: Executor, store: MemoryStore) -> None:
         super().__init__(setting, executor, store)
         everybody = len(self.candidates)
-        schedule = setting.schedule.settled(setting.method, getattr(setting.select, "count", everybody))
+        schedule = setting.schedule.settled(self.method, getattr(setting.select, "count", everybody))
         self.concurrency, self.buffer_size = min(schedule.concurrency or 1, everybody), schedule.buffer or 1
         self.until = schedule.seconds or math.inf
         self.idle: list[int] = self.candidates.tolist()
@@ -118,11 +121,8 @@ class Staggered(Engine):
         self.buffer = []
         steps = self.clocks.server_steps
         clients = torch.from_numpy(np.array([job.client for job in jobs]))
-        sizes = torch.from_numpy(np.array([job.rows[1] for job in jobs]))
         staleness = torch.from_numpy(np.array([steps - job.version for job in jobs]))
-        replies = Replies(clients, sizes, columns_of([job.sent or {} for job in jobs]), staleness)
-        self.state = self.setting.method.server(self.state, replies, self.context(steps))
-        self.clocks.server_steps = steps + 1
+        self.update(clients, columns_of([job.sent or {} for job in jobs]), staleness, steps)
 
     def by_rule(self, idle: list[int], count: int) -> list[int]:
         """So many of the idle ones by the selection's own rule."""
@@ -149,6 +149,7 @@ class Staggered(Engine):
         clocks.gradient_evaluations += tally.evaluations
         clocks.wall_seconds += time.perf_counter() - started
         row: Row = {**asdict(clocks), "selected": tally.ended, **tally.fates, **self.fresh_tests()}
+        row |= self.channel_figures(tally.means())
         row["staleness"] = {"mean": tally.staleness / max(tally.fates["accepted"], 1), "max": tally.oldest}
         if self.now > 0:
             row["jobs"] = tally.jobs
@@ -166,10 +167,7 @@ class Staggered(Engine):
             "picks": self.picks,
             "idle": self.idle,
             "sleeping": sorted(self.sleeping),
-            "jobs": [
-                [job.client, job.started, job.version, job.down, job.rows, job.ends, job.fate, job.up, job.evaluations]
-                for job in jobs
-            ],
+            "jobs": [{name: getattr(job, name) for name in _WRITTEN} for job in jobs],
         }
         groups["flight"] = {}
         for number, job in enumerate(jobs):
@@ -178,8 +176,8 @@ class Staggered(Engine):
                 groups["flight"] |= {f"{number}/{part}/{key}": value for key, value in (message or {}).items()}
         for version, message in {job.version: job.received for job in self.waiting}.items():
             groups["flight"] |= {f"fetched/{version}/{key}": value for key, value in (message or {}).items()}
-        judging = {job.version: job.theta for job in self.waiting if job.theta is not None}
-        groups["flight"] |= {f"judging/{version}": theta for version, theta in judging.items()}
+        testing = {job.version: job.theta for job in self.waiting if job.theta is not None}
+        groups["flight"] |= {f"testing/{version}": theta for version, theta in testing.items()}
         return groups, meta
 
     def restore(self, groups: Groups, meta: dict[str, Any]) -> None:
@@ -194,16 +192,15 @@ class Staggered(Engine):
             where, _, key = name.rpartition("/")
             parts.setdefault(where, {})[key] = value
         jobs = []
-        for number, (client, started, version, down, rows, ends, fate, up, evaluations) in enumerate(saved["jobs"]):
-            job = Job(client, started, version, down, ends=ends, fate=fate, up=up, evaluations=evaluations)
-            job.rows = tuple(rows)
+        for number, written in enumerate(saved["jobs"]):
+            job = Job(**{**written, "rows": tuple(written["rows"])})
             job.own, job.sent, job.memory = (parts.get(f"{number}/{part}", {}) for part in ("own", "sent", "memory"))
             jobs.append(job)
         waiting, flying, _ = saved["counts"]
         self.waiting, self.buffer = jobs[:waiting], jobs[waiting + flying :]
         self.flight = [(job.ends, job.client, job) for job in jobs[waiting : waiting + flying]]
         for job in self.waiting:
-            job.received, job.theta = parts.get(f"fetched/{job.version}", {}), kept.get(f"judging/{job.version}")
+            job.received, job.theta = parts.get(f"fetched/{job.version}", {}), kept.get(f"testing/{job.version}")
         self.earliest = min((job.ends for job in self.waiting), default=math.inf)
 
 
@@ -259,7 +256,7 @@ class Arrivals(Staggered):
         window, theta = None, None
         if self.online is not None:
             self.online.meet(ids, now)
-            window, theta = self.online.windows(ids, now), self.judging()
+            window, theta = self.online.windows(ids, now), self.testing()
         received, columns, down = self.sent(ids)
         for i, (client, own) in enumerate(zip(clients, rows_of(columns, len(clients)), strict=True)):
             rows = (0, self.counts.item(client)) if window is None else (int(window[0][i]), int(window[1][i]))
@@ -323,7 +320,7 @@ class Arrivals(Staggered):
 
     def _bound(self, clients: Ints, rows: Ints) -> Floats:
         """Delays, and the work that the method promises unless somebody may be cut short or slowed down."""
-        fleet, method, seed = self.fleet, self.setting.method, self.setting.seed
+        fleet, method, seed = self.fleet, self.method, self.setting.seed
         cut = fleet.stragglers > 0 or fleet.jitter > 0 or (fleet.deadline is not None and fleet.late == "partial")
         work = None if cut else method.work(rows)
         least = fleet.seconds(clients, seed, 0, 0, np.zeros_like(clients) if work is None else work, self.wave)
@@ -336,17 +333,19 @@ class Arrivals(Staggered):
         self.waiting, self.earliest = [], math.inf
         call = _together(jobs, self.wave, self.online is not None)
         failures: list[str] = []
-        for _, stack, result in self.ask("client", call):
-            outcome = self.judge(call, stack, result)
-            failures += result.get("failures", [])
+        stacks, works = self.turns(call)
+        for number, result in self.executor.map(call.received, works):
+            stack = stacks[number]
+            outcome = self.receive(call, stack, result)
+            failures += result.failures
             self._computed([jobs[place] for place in stack.tolist()], result, outcome)
         self.reply_bytes = max((job.up for job in jobs), default=0)
         self.wave += 1
         return failures
 
-    def _computed(self, jobs: list[Job], result: Result, outcome: Outcome) -> None:
+    def _computed(self, jobs: list[Job], result: Trained, outcome: Outcome) -> None:
         """A stack's results, each with its job until that ends. What executors give is overwritten, so it is copied."""
-        sent = {key: value.clone() for key, value in result["sent"].items()}
+        sent = {key: value.clone() for key, value in result.sent.items()}
         memory = {key: value.clone() for key, value in outcome.memory.items()}
         limit = math.inf if self.fleet.deadline is None else self.fleet.deadline  # after that nobody waits for it
         columns = zip(
@@ -354,14 +353,16 @@ class Arrivals(Staggered):
             outcome.seconds.tolist(),
             _fates(outcome),
             outcome.up.tolist(),
-            result["evaluations"].tolist(),
+            result.evaluations.tolist(),
             rows_of(sent, len(jobs)),
+            rows_of(result.figures, len(jobs)),
             strict=True,
         )
         memories = iter(rows_of(memory, len(outcome.kept)))
-        for job, seconds, fate, up, evaluations, message in columns:
+        for job, seconds, fate, up, evaluations, message, figures in columns:
             job.ends = self._kept_promise(job, job.started + min(seconds, limit))
             job.fate, job.up, job.evaluations = fate, up, evaluations
+            job.figures = {key: float(value) for key, value in figures.items()}
             job.received = job.own = job.theta = None
             if fate == "accepted":
                 job.sent, job.memory = message, next(memories)
@@ -383,6 +384,7 @@ class Tally:
     def __init__(self) -> None:
         self.ended = self.up = self.down = self.evaluations = self.staleness = self.oldest = 0
         self.fates = dict.fromkeys(FATES, 0)
+        self.figures: dict[str, float] = {}
         self.failures: list[str] = []
         self.jobs: list[list[Any]] = []
         """Client, start, end, fate of the clients that are shown …"""
@@ -399,8 +401,14 @@ class Tally:
         if job.fate == "accepted":
             self.staleness += steps - job.version
             self.oldest = max(self.oldest, steps - job.version)
+            for key, value in job.figures.items():
+                self.figures[key] = self.figures.get(key, 0.0) + value
         if shown:
             self.jobs.append([job.client, job.started, job.ends, job.fate])
+
+    def means(self) -> dict[str, float]:
+        """What the channel has to say of the accepted replies, on average."""
+        return {key: value / self.fates["accepted"] for key, value in self.figures.items()}
 
 
 def _together(jobs: Sequence[Job], turn: int, online: bool) -> Call:

@@ -203,7 +203,7 @@ class _Sequence:
                 engine = Rounds(task.setting(method, task.fresh() if saved is None else saved.theta), executor, store)
                 if saved is not None:
                     engine.state, engine.clocks.round = saved.state, saved.round
-                found.append({e.name: engine.evaluate(e).summary() for e in engine.evaluations})
+                found.append({e.name: engine.evaluator.evaluate(e).summary() for e in engine.evaluator.evaluations})
         return found
 
     def _take_in(self, place: Path, number: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedloom.errors import ConfigError
+from fedloom.execution.work import Evaluated
 from fedloom.federation.data import SOURCE, TARGET, FederatedData
 from fedloom.federation.metrics import from_counts, higher_is_better, metrics_for
 from fedloom.methods.method import Method
@@ -158,9 +159,9 @@ def pieces(clients: Ints, rows: Ints) -> list[Ints]:
     return [part for part in np.split(clients, cuts) if len(part)]
 
 
-def collect(clients: Ints, parts: list[dict[str, Any]]) -> Verdict:
+def collect(clients: Ints, parts: list[Evaluated]) -> Verdict:
     """The pieces' results as one."""
-    names = parts[0]["values"]
-    values = {name: torch.cat([part["values"][name] for part in parts]) for name in names}
-    pooled = {name: from_counts(name, sum(part["sums"][name] for part in parts)) for name in names}
-    return Verdict(clients, torch.cat([part["counts"] for part in parts]), values, pooled)
+    names = parts[0].values
+    values = {name: torch.cat([part.values[name] for part in parts]) for name in names}
+    pooled = {name: from_counts(name, torch.stack([part.sums[name] for part in parts]).sum(0)) for name in names}
+    return Verdict(clients, torch.cat([part.counts for part in parts]), values, pooled)

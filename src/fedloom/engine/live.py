@@ -13,8 +13,7 @@ from fedloom.engine.engine import Groups, Row
 from fedloom.engine.setting import Setting
 from fedloom.errors import RunError
 from fedloom.execution import Remote
-from fedloom.execution.worker import Result
-from fedloom.methods.method import stateful
+from fedloom.execution.work import Trained
 from fedloom.storage.store import MemoryStore
 
 
@@ -71,8 +70,8 @@ class Live(Staggered):
             return
         call = self.call(np.array(chosen), self.wave)
         self.wave += 1
-        stacks, tasks = self.tasks("client", call)
-        for stack, number in zip(stacks, self.remote.begin(call.received, tasks), strict=True):
+        stacks, works = self.turns(call)
+        for stack, number in zip(stacks, self.remote.begin(call.received, works), strict=True):
             if number is not None:
                 client = int(call.clients[stack[0]])
                 self.idle.remove(client)
@@ -85,17 +84,18 @@ class Live(Staggered):
         ended = []
         for number, result in self.remote.finished(self.working):
             job = self.working.pop(number)
-            tally.failures += result.get("failures", [])
+            tally.failures += result.failures
             ended.append(self._ended(job, result))
         return ended
 
-    def _ended(self, job: Job, result: Result) -> Job:
+    def _ended(self, job: Job, result: Trained) -> Job:
         job.ends = self.now
-        job.fate = "accepted" if bool(result["finite"].all()) else "failed"
-        job.up, job.evaluations = int(result["bytes"]), int(result["evaluations"][0])
+        job.fate = "accepted" if bool(result.finite.all()) else "failed"
+        job.up, job.evaluations = result.bytes, int(result.evaluations[0])
         if job.fate == "accepted":
-            (job.sent,) = rows_of(result["sent"], 1)
-            job.memory = {"turn": torch.tensor([job.turn])} if stateful(self.setting.method) else {}
+            (job.sent,) = rows_of(result.sent, 1)
+            job.memory = {"turn": torch.tensor([job.turn])} if self.worker.remembers else {}
+            job.figures = {key: float(value) for key, value in result.figures.items()}
             self.reply_bytes = job.up
         return job
 

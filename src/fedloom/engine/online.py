@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedloom.engine.fleet import Fleet
 from fedloom.errors import ConfigError
-from fedloom.execution.worker import Result, Task
+from fedloom.execution.work import Tested
 from fedloom.federation.data import FederatedData
 from fedloom.federation.metrics import Metric, Predictions, loss_metric
 from fedloom.federation.problem import Problem
@@ -38,6 +38,7 @@ class Online:
         clients = len(arrivals.train)
         self._told = self.windows(np.arange(clients), 0.0)[1]
         self._judged, self._kept = np.zeros(clients, dtype=np.int64), np.zeros(clients, dtype=np.int64)
+        self._tests: Prequential | None = None
 
     @staticmethod
     def of(
@@ -104,16 +105,22 @@ class Online:
         """Fresh rows were judged: so many of each client, all or, where the client failed, none."""
         self._judged[clients] = np.where(counts > 0, fresh[0] + counts, self._judged[clients])
 
-    def holding(self, clients: Ints, window: Window) -> Task:
-        """What a task says about the rows that its clients hold."""
-        return {"window": window, "moved": self.moved(clients, window)}
+    def test_by(self, problem: Problem, metrics: list[Metric]) -> None:
+        """Test, then train: new rows are evaluated by these metrics before anybody trains on them."""
+        self._tests = Prequential(problem, metrics)
 
-    def note(self, clients: Ints, window: Window, result: Result, tested: Prequential) -> None:
-        """Take in what a worker found on the new rows of a window, if it was asked to."""
-        if "fresh" in result:
-            fresh = self.fresh(clients, window)
-            tested.add(clients, fresh, result["fresh"])
-            self.taken(clients, fresh, result["fresh"]["counts"].numpy())
+    def note(self, clients: Ints, window: Window, found: Tested) -> None:
+        """Take in what models said of the new rows of a window."""
+        assert self._tests is not None
+        fresh = self.fresh(clients, window)
+        self._tests.add(clients, fresh, found)
+        self.taken(clients, fresh, found.counts.numpy())
+
+    def tested(self) -> dict[str, float]:
+        """How good models were on the new rows, since this was asked last."""
+        assert self._tests is not None
+        summary, self._tests = self._tests.summary(), Prequential(self._tests.problem, self._tests.metrics)
+        return summary
 
     def snapshot(self) -> dict[str, Tensor]:
         """All that changes on the way, for a checkpoint."""
@@ -137,13 +144,13 @@ class Prequential:
         self._out: list[Tensor] = []
         self._y: list[Tensor] = []
 
-    def add(self, clients: Ints, fresh: Window, result: Result) -> None:
-        """What a worker found on the fresh rows of some clients."""
-        counts = result["counts"].numpy()
+    def add(self, clients: Ints, fresh: Window, found: Tested) -> None:
+        """What models said of the fresh rows of some clients."""
+        counts = found.counts.numpy()
         place = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
         self._keys.append(np.stack([np.repeat(clients, counts), np.repeat(fresh[0], counts) + place]))
-        self._out.append(result["out"].clone())
-        self._y.append(result["y"].clone())
+        self._out.append(found.out.clone())
+        self._y.append(found.y.clone())
 
     def summary(self) -> dict[str, float]:
         """Each metric over all rows, and how many rows they were; rows count in order of client and arrival.

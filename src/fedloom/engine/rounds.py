@@ -11,34 +11,35 @@ import torch
 from torch import Tensor
 
 from fedloom.engine.availability import gathered
-from fedloom.engine.engine import FATES, Call, Engine, Ints, Outcome, Row
+from fedloom.engine.engine import FATES, Call, Outcome, Row, ServerEngine
 from fedloom.execution.room import Room
-from fedloom.execution.worker import Result
-from fedloom.federation.replies import Replies
+from fedloom.execution.work import Trained
+from fedloom.federation.ragged import Ints
 
 
-class Rounds(Engine):
+class Rounds(ServerEngine):
     """In every round the server waits for all who were asked, or until the deadline."""
 
     def step(self) -> Row:
         """One round: select, broadcast, client update, aggregate, server update."""
         started = time.perf_counter()
         self.welcome()
-        method, t = self.setting.method, self.clocks.round
+        t = self.clocks.round
         there, away = self._gather()
         ctx = self.context(t)
         candidates = self.fleet.reachable(there, ctx.draw)
-        clients = self.setting.select.pick(candidates, ctx) if method.layout != "pooled" else self.candidates
+        clients = self.setting.select.pick(candidates, ctx) if self.method.layout != "pooled" else self.candidates
         call = self.call(clients, t)
         harvest = Harvest(call, self.executor.room())
-        for _, stack, result in self.ask("client", call):
-            outcome = self.judge(call, stack, result)
+        stacks, works = self.turns(call)
+        for number, result in self.executor.map(call.received, works):
+            stack = stacks[number]
+            outcome = self.receive(call, stack, result)
             harvest.add(stack, result, outcome)
             self.keep(clients[stack][outcome.kept], outcome.memory, outcome.window)
-        replies = harvest.replies(self._told(harvest))
-        if replies is not None:
-            self.state = method.server(self.state, replies, self.context(t))
-            self.clocks.server_steps += 1
+        self._tell(harvest)
+        if harvest.fates["accepted"].any():
+            self.update(*harvest.accepted(), staleness=None, t=t, rest=harvest.room.rest)
         return self._record(harvest, started) | ({"away": away} if away else {})
 
     def _gather(self) -> tuple[Ints, list[Any]]:
@@ -53,13 +54,11 @@ class Rounds(Engine):
         missing = len(there) < len(self.candidates)
         return there, self.absences(sorted(self.shown - set(there.tolist()))) if missing else []
 
-    def _told(self, harvest: Harvest) -> Tensor:
-        """The rows of every client as the server knows them after this round's replies."""
-        if self.online is None or harvest.call.window is None:
-            return self.sizes
-        accepted = harvest.fates["accepted"]
-        self.online.tell(harvest.call.clients[accepted], harvest.call.window[1][accepted])
-        return self.online.sizes
+    def _tell(self, harvest: Harvest) -> None:
+        """The server learns from this round's replies how many rows their clients have."""
+        if self.online is not None and harvest.call.window is not None:
+            accepted = harvest.fates["accepted"]
+            self.online.tell(harvest.call.clients[accepted], harvest.call.window[1][accepted])
 
     def _record(self, harvest: Harvest, started: float) -> Row:
         clocks = self.clocks
@@ -73,6 +72,7 @@ class Rounds(Engine):
         self.reply_bytes = int(harvest.up.max(initial=0))
         counts = {fate: int(harvest.fates[fate].sum()) for fate in FATES}
         row: Row = {**asdict(clocks), "selected": len(harvest.call.clients), **counts, **self.fresh_tests()}
+        row |= self.channel_figures(harvest.figures())
         if clocks.simulated_seconds > 0:
             row["jobs"] = jobs
         return row | {"failures": harvest.failures} if harvest.failures else row
@@ -90,20 +90,28 @@ class Harvest:
         self.fates = {fate: np.zeros(count, dtype=bool) for fate in FATES}
         self.failures: list[str] = []
         """Why clients failed whose replies were dropped."""
+        self._figures: dict[str, Tensor] = {}
 
-    def add(self, stack: Ints, result: Result, outcome: Outcome) -> None:
+    def add(self, stack: Ints, result: Trained, outcome: Outcome) -> None:
         """One stack's replies, at their places."""
         rows = torch.from_numpy(stack)
-        for key, value in result["sent"].items():
+        for key, value in result.sent.items():
             if key not in self.columns:
                 self.columns[key] = self.room.column(len(self.call.clients), value)
             self.columns[key].index_copy_(0, rows, value)
         self.room.rest()
-        self.up[stack], self.evaluations[stack] = outcome.up, result["evaluations"]
+        self.up[stack], self.evaluations[stack] = outcome.up, result.evaluations
         self.seconds[stack] = outcome.seconds
         for fate, who in outcome.fates.items():
             self.fates[fate][stack] = who
-        self.failures += result.get("failures", [])
+        for key, figure in result.figures.items():
+            self._figures.setdefault(key, torch.zeros(len(self.up), dtype=torch.float64))[rows] = figure.double()
+        self.failures += result.failures
+
+    def figures(self) -> dict[str, float]:
+        """What the channel has to say of the accepted replies, on average."""
+        who = torch.from_numpy(self.fates["accepted"])
+        return {key: float(column[who].mean()) for key, column in self._figures.items() if bool(who.any())}
 
     def jobs(self, started: float, shown: set[int]) -> list[list[Any]]:
         """Client, start, end and fate of those clients that are shown."""
@@ -114,15 +122,10 @@ class Harvest:
                 found.append([client, started, started + float(self.seconds[i]), fate])
         return found
 
-    def replies(self, sizes: Tensor) -> Replies | None:
-        """The accepted ones; None when nobody's was."""
-        accepted = self.fates["accepted"]
-        if not accepted.any():
-            return None
+    def accepted(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """The ids of those whose replies were accepted, and these as columns."""
+        accepted, ids = self.fates["accepted"], torch.from_numpy(self.call.clients)
         if accepted.all():
-            ids, columns = torch.from_numpy(self.call.clients), self.columns
-        else:
-            kept = torch.from_numpy(np.flatnonzero(accepted))
-            ids = torch.from_numpy(self.call.clients)[kept]
-            columns = {key: self.room.only(value, kept) for key, value in self.columns.items()}
-        return Replies(ids, sizes[ids], columns, torch.zeros_like(ids), self.room.rest)
+            return ids, self.columns
+        kept = torch.from_numpy(np.flatnonzero(accepted))
+        return ids[kept], {key: self.room.only(value, kept) for key, value in self.columns.items()}

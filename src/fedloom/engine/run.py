@@ -29,7 +29,7 @@ from fedloom.execution import Executor, Remote, executor_for, one_thread
 from fedloom.federation.data import SOURCE
 from fedloom.federation.problem import Problem
 from fedloom.federation.streams import Stream
-from fedloom.methods import Method, name_of
+from fedloom.methods import Method, ServerMethod, name_of
 from fedloom.storage import checkpoint
 from fedloom.storage.folder import CONFIG, DATA, HISTORY, SUMMARY, RunFolder, theta_sha256
 from fedloom.storage.history import History, Row
@@ -239,21 +239,25 @@ class _Walk:
         """Evaluate what is due, then write the row of the round."""
         engine = self.engine
         last = self.over
-        for number, evaluation in enumerate(engine.evaluations):
-            if not engine.due(evaluation, last):
+        for number, evaluation in enumerate(engine.evaluator.evaluations):
+            if not engine.evaluator.due(evaluation, last):
                 continue
-            verdict = engine.evaluate(evaluation)
+            verdict = engine.evaluator.evaluate(evaluation)
             if number == 0:
                 row["evaluation"], self.verdict = verdict.summary(), verdict
             else:
                 row.setdefault("evaluations", {})[evaluation.name] = verdict.summary()
-        measures = engine.measures() if any("evaluation" in key for key in row) else {}
-        if any(evaluation.gradients and engine.due(evaluation, last) for evaluation in engine.evaluations):
-            measures |= engine.gradients()
+        measures = engine.evaluator.measures() if any("evaluation" in key for key in row) else {}
+        if any(
+            evaluation.gradients and engine.evaluator.due(evaluation, last)
+            for evaluation in engine.evaluator.evaluations
+        ):
+            measures |= engine.evaluator.gradients()
         if measures:
             row["measures"] = measures
-        if engine.unanswered:
-            row["failures"], engine.unanswered = [*row.get("failures", []), *engine.unanswered], []
+        asked = engine.evaluator
+        if asked.unanswered:
+            row["failures"], asked.unanswered = [*row.get("failures", []), *asked.unanswered], []
         if self.reached is None and self._on_target(row):
             self.reached = row
         engine.clocks.wall_seconds = self.wall_before + time.perf_counter() - self.started
@@ -265,7 +269,8 @@ class _Walk:
     @property
     def converged(self) -> bool:
         """Whether the method says that further rounds would change nothing that matters."""
-        return self.engine.clocks.round > 0 and self.engine.setting.method.done(self.engine.state)
+        method = self.engine.setting.method
+        return self.engine.clocks.round > 0 and isinstance(method, ServerMethod) and method.done(self.engine.state)
 
     @property
     def over(self) -> bool:
@@ -320,14 +325,16 @@ class _Walk:
             groups["model"] = {"theta": theta}
         shapes = {name: list(piece.shape) for name, piece in engine.problem.model.slices.items()}
         checkpoint.save_latest(self.folder.path, groups, meta | {"theta": key, "shapes": shapes})
-        engine.landed()
+        engine.keeper.landed()
         self.saved_at = time.monotonic()
 
     def summary(self, label: str) -> dict[str, Any]:
         """The run in one object, written as summary.json."""
         engine, setting = self.engine, self.engine.setting
-        if self.verdict is None and engine.evaluations:  # resumed after the last round, before it was summed up
-            self.verdict = engine.evaluate(engine.evaluations[0])
+        if (
+            self.verdict is None and engine.evaluator.evaluations
+        ):  # resumed after the last round, before it was summed up
+            self.verdict = engine.evaluator.evaluate(engine.evaluator.evaluations[0])
         spread = self.verdict.summary() if self.verdict is not None else {}
         theta = engine.theta()
         clocks = asdict(engine.clocks)

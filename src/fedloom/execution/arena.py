@@ -1,4 +1,4 @@
-"""Shared memory that grows: dicts of tensors pass between two processes as offsets into it, not through a pipe."""
+"""Shared memory that grows: tensors pass between two processes as offsets into it, not through a pipe."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedloom.errors import RunError
+from fedloom.execution.trees import mapped, tensors
 
 _ALIGN = 64
 _LEAST = 1 << 20
@@ -38,9 +39,9 @@ class Outbox:
 
     def pack(self, value: Any) -> Any:
         """The value without its tensors, for ``Inbox.unpack``; valid until the next ``pack``."""
-        self._reserve(_size(value))
+        self._reserve(sum(map(_size, tensors(value))))
         self.used = 0
-        return (str(self.path or ""), self._place(value))
+        return (str(self.path or ""), mapped(value, self._place))
 
     def close(self) -> None:
         """Forget the memory; the kernel frees it once nobody looks at it any more."""
@@ -71,15 +72,13 @@ class Outbox:
             os.close(handle)
 
     def _place(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            note = Note(self.used, value.dtype, tuple(value.shape))
-            if value.numel():
-                _view(self.memory, note).copy_(value.detach())
-            self.used += _size(value)
-            return note
-        if isinstance(value, dict):
-            return {key: self._place(part) for key, part in value.items()}
-        return value
+        if not isinstance(value, Tensor):
+            return value
+        note = Note(self.used, value.dtype, tuple(value.shape))
+        if value.numel():
+            _view(self.memory, note).copy_(value.detach())
+        self.used += _size(value)
+        return note
 
 
 class Inbox:
@@ -100,14 +99,12 @@ class Inbox:
                 self.memory, self.path = mmap.mmap(file.fileno(), 0), path
             if os.name == "posix":
                 os.unlink(path)
-        return self._read(value)
+        return mapped(value, self._read)
 
     def _read(self, value: Any) -> Any:
-        if isinstance(value, Note):
-            return torch.empty(value.shape, dtype=value.dtype) if 0 in value.shape else _view(self.memory, value)
-        if isinstance(value, dict):
-            return {key: self._read(part) for key, part in value.items()}
-        return value
+        if not isinstance(value, Note):
+            return value
+        return torch.empty(value.shape, dtype=value.dtype) if 0 in value.shape else _view(self.memory, value)
 
 
 def shared_folder() -> str:
@@ -121,9 +118,5 @@ def _view(memory: mmap.mmap | None, note: Note) -> Tensor:
     return flat.view(note.shape)
 
 
-def _size(value: Any) -> int:
-    if isinstance(value, Tensor):
-        return -(-value.numel() * value.element_size() // _ALIGN) * _ALIGN
-    if isinstance(value, dict):
-        return sum(_size(part) for part in value.values())
-    return 0
+def _size(tensor: Tensor) -> int:
+    return -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from fedloom.errors import RunError
 from fedloom.execution.executor import Executor, Serial
 from fedloom.execution.processes import Processes, lives_in_main
-from fedloom.execution.worker import Result, Task, Worker
+from fedloom.execution.work import Turn, Work
+from fedloom.execution.worker import Worker
 from fedloom.types import Message
 
 
@@ -38,12 +40,12 @@ class Auto(Executor):
         self.worker = worker
         self.inner.open(worker)
 
-    def map(self, function: str, shared: Message, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+    def map(self, shared: Message, works: Sequence[Work]) -> Iterator[tuple[int, Any]]:
         started = time.perf_counter()
-        yield from self.inner.map(function, shared, tasks)
-        if function == "client" and isinstance(self.inner, Serial) and self.workers > 1 and tasks:
+        yield from self.inner.map(shared, works)
+        if works and isinstance(works[0], Turn) and isinstance(self.inner, Serial) and self.workers > 1:
             self.done += 1
-            self._reconsider(time.perf_counter() - started, len(tasks))
+            self._reconsider(time.perf_counter() - started, len(works))
 
     def close(self) -> None:
         self.inner.close()

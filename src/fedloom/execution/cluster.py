@@ -200,19 +200,8 @@ def tensor_of(parts: Parts) -> Tensor:
     if len(flat) == 0:
         return torch.empty(shape, dtype=dtype)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given buffer is not writable")  # see ``own``
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")  # nobody does: see ``copied``
         return torch.frombuffer(flat, dtype=dtype).view(shape)
-
-
-def own(value: Any) -> Any:
-    """A copy of the tensors and arrays in a value: those that Ray gives lie in memory that nobody may write to."""
-    if isinstance(value, Tensor):
-        return value.clone()
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, dict):
-        return {key: own(part) for key, part in value.items()}
-    return tuple(own(part) for part in value) if isinstance(value, tuple) else value
 
 
 def first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""The executors' common face: run one of the worker's functions on many stacks, results in the order of the tasks."""
+"""The executors' common face: the work of many stacks, and its results as they are ready."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from fedloom.execution.room import Room
-from fedloom.execution.worker import Result, Task, Worker
+from fedloom.execution.work import Work
+from fedloom.execution.worker import Worker
 from fedloom.federation.data import FederatedData
 from fedloom.federation.ragged import Ints
 from fedloom.types import Message
 
 
 class Executor(ABC):
-    """Where the clients' work is done. Results do not depend on it: the same tasks give the same bits anywhere."""
+    """Where the clients' work is done. Results do not depend on it: the same work gives the same bits anywhere."""
 
     name: str
     remembers: ClassVar[bool] = False
     """Whether clients' memories stay where the clients are and are settled there. The engine then keeps of each client
-    only the turn of its last reply that was accepted, and every task has that (``memory["turn"]``) and the one that the
-    last checkpoint has (``saved``; -1: none): from one of these, or from its next turn, a client will have to go on."""
+    only the turn of its last reply that was accepted, and every work has that (``memory.columns["turn"]``) and the one
+    that the last checkpoint has (``memory.saved``): a client will have to go on from one of these, or its next turn."""
 
     def check(self) -> None:  # noqa: B027 (most have nothing to refuse)
         """Refuse what cannot be, before any work."""
@@ -36,8 +37,8 @@ class Executor(ABC):
         """Make ready to work for this problem, method and channel."""
 
     @abstractmethod
-    def map(self, function: str, shared: Message, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        """Run a function of the worker on each task; pairs of the task's number and its result, as they are ready.
+    def map(self, shared: Message, works: Sequence[Work]) -> Iterator[tuple[int, Any]]:
+        """Do the work of each stack; pairs of the work's number and its result, as they are ready.
 
         A result's tensors are valid until the next one is taken.
         """
@@ -108,10 +109,9 @@ class Serial(Executor):
         keep_buffers()
         self.worker = worker
 
-    def map(self, function: str, shared: Message, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        run = getattr(self.worker, function)
-        for number, task in enumerate(tasks):
-            yield number, run(shared, task)
+    def map(self, shared: Message, works: Sequence[Work]) -> Iterator[tuple[int, Any]]:
+        for number, work in enumerate(works):
+            yield number, work.done_by(self.worker, shared)
 
     def close(self) -> None:
         """Nothing was taken."""

@@ -19,7 +19,8 @@ from fedloom.errors import ConfigError, RunError
 from fedloom.execution.answers import answered, taken
 from fedloom.execution.arena import Inbox, Outbox, shared_folder
 from fedloom.execution.executor import Executor, settle_down
-from fedloom.execution.worker import Result, Task, Worker
+from fedloom.execution.work import Result, Work
+from fedloom.execution.worker import Worker
 from fedloom.types import Message
 
 _PRELOAD = ["torch", "fedloom.execution.processes"]
@@ -52,23 +53,23 @@ class Processes(Executor):
                 "a module that can be imported, or use the executor 'serial'"
             ) from error
 
-    def map(self, function: str, shared: Message, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+    def map(self, shared: Message, works: Sequence[Work]) -> Iterator[tuple[int, Any]]:
         if not self.crew:
             raise RunError("the worker processes were ended (an error came first); start the run again, or resume it")
-        waiting = list(enumerate(tasks))[::-1]
+        waiting = list(enumerate(works))[::-1]
         busy: dict[connection.Connection, tuple[_Process, int]] = {}
         try:
-            for process in self.crew[: len(tasks)]:
-                number, task = waiting.pop()
-                process.send(function, shared, task)
+            for process in self.crew[: len(works)]:
+                number, work = waiting.pop()
+                process.send(shared, work)
                 busy[process.pipe] = (process, number)
             while busy:
                 for pipe in connection.wait(list(busy)):
                     process, number = busy.pop(pipe)  # type: ignore[call-overload]
                     yield number, process.receive()
                     if waiting:
-                        following, task = waiting.pop()
-                        process.send(function, None, task)
+                        following, work = waiting.pop()
+                        process.send(None, work)
                         busy[process.pipe] = (process, following)
         except BaseException:
             self.close()  # answers to an abandoned round must not be taken for those of the next
@@ -90,11 +91,11 @@ class _Process:
         self.process.start()
         theirs.close()
 
-    def send(self, function: str, shared: Message | None, task: Task) -> None:
+    def send(self, shared: Message | None, work: Work) -> None:
         """Ask for a result; ``shared`` is None when it is that of the last call."""
         packed = None if shared is None else self.shared.pack(shared)
         try:
-            self.pipe.send((function, packed, self.outbox.pack(task)))
+            self.pipe.send((packed, self.outbox.pack(work)))
         except (BrokenPipeError, OSError) as error:
             raise self._died() from error
 
@@ -175,11 +176,11 @@ def _serve(pipe: connection.Connection, worker: Worker) -> None:
     shared_in, inbox, outbox = Inbox(), Inbox(), Outbox()
     shared: Message = {}
 
-    def compute(function: str, packed: Any, task: Any) -> Any:
+    def compute(packed: Any, work: Any) -> Any:
         nonlocal shared
         if packed is not None:
             shared = shared_in.unpack(packed)
-        return outbox.pack(getattr(worker, function)(shared, inbox.unpack(task)))
+        return outbox.pack(inbox.unpack(work).done_by(worker, shared))
 
     try:
         while True:

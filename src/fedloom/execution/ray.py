@@ -14,9 +14,11 @@ import torch
 
 from fedloom.errors import ConfigError, RunError
 from fedloom.execution.answers import Answer, answered, taken
-from fedloom.execution.cluster import Cluster, first_line, library, own, refuse_unreachable, send_tensors_as_bytes
+from fedloom.execution.cluster import Cluster, first_line, library, refuse_unreachable, send_tensors_as_bytes
 from fedloom.execution.executor import Executor, settle_down
-from fedloom.execution.worker import Result, Task, Worker
+from fedloom.execution.trees import copied
+from fedloom.execution.work import Work
+from fedloom.execution.worker import Worker
 from fedloom.types import Message
 
 _AHEAD = 2  # tasks that a worker may have at a time, so that it need not wait for the next one
@@ -63,11 +65,11 @@ class Ray(Executor):
             self.close()
             raise
 
-    def map(self, function: str, shared: Message, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+    def map(self, shared: Message, works: Sequence[Work]) -> Iterator[tuple[int, Any]]:
         if self.cluster is None:
             raise RunError("the workers on Ray were ended (an error came first); start the run again, or resume it")
         try:
-            yield from _Round(self, self.cluster, function, shared, tasks).results()
+            yield from _Round(self, self.cluster, shared, works).results()
         except BaseException:
             self.close()  # nobody waits any more for what was asked
             raise
@@ -133,14 +135,14 @@ class _Hand:
 class _Round:
     """One ``map``: tasks that wait, tasks that are with a worker, and how often each lost its worker."""
 
-    def __init__(self, executor: Ray, cluster: Cluster, function: str, shared: Message, tasks: Sequence[Task]) -> None:
-        self.executor, self.cluster, self.function, self.tasks = executor, cluster, function, tasks
-        self.waiting = deque(range(len(tasks)))
+    def __init__(self, executor: Ray, cluster: Cluster, shared: Message, works: Sequence[Work]) -> None:
+        self.executor, self.cluster, self.works = executor, cluster, works
+        self.waiting = deque(range(len(works)))
         self.sent: dict[Any, tuple[int, _Hand]] = {}
         self.deaths: Counter[int] = Counter()
-        self.shared = cluster.put(shared) if tasks else None
+        self.shared = cluster.put(shared) if works else None
 
-    def results(self) -> Iterator[tuple[int, Result]]:
+    def results(self) -> Iterator[tuple[int, Any]]:
         """Each task's number and result, as they are ready."""
         while self.waiting or self.sent:
             self._hand_out()
@@ -164,7 +166,7 @@ class _Round:
             if not free:
                 return
             hand, number = min(free, key=lambda hand: len(hand.tasks)), self.waiting.popleft()
-            reference = hand.actor.work.remote(self.function, self.shared, self.tasks[number])
+            reference = hand.actor.work.remote(self.shared, self.works[number])
             self.sent[reference] = (number, hand)
             hand.tasks.add(number)
 
@@ -191,7 +193,7 @@ class _Round:
             if isinstance(error, errors.RayActorError):
                 self.executor.replace(hand)
             return None
-        return ok, own(found)
+        return ok, copied(found)
 
     def _insist(self) -> None:
         """Nothing came for long: that is as it should be, unless nobody is at work."""
@@ -202,7 +204,7 @@ class _Round:
             )
 
     def _too_often(self, number: int, error: Exception) -> RunError:
-        data, clients = self.executor.worker.problem.data, self.tasks[number]["clients"].tolist()
+        data, clients = self.executor.worker.problem.data, self.works[number].clients.tolist()
         named = ", ".join(data.label(client) for client in clients[:_SHOWN])
         named += f" and {len(clients) - _SHOWN} more" if len(clients) > _SHOWN else ""
         return RunError(
@@ -229,9 +231,9 @@ class _Actor:
             return answered(_refuse_unreadable, error)
         return True, ray.get_runtime_context().get_node_id()
 
-    def work(self, function: str, shared: Message, task: Task) -> Answer:
-        """One of the worker's functions; what it gets is its own, so that methods may write to it."""
-        return answered(lambda: getattr(self.worker, function)(own(shared), own(task)))
+    def work(self, shared: Message, work: Work) -> Answer:
+        """The work of a stack; what it gets is its own, so that methods may write to it."""
+        return answered(lambda: copied(work).done_by(self.worker, copied(shared)))
 
 
 def _place(worker: Worker, cluster: Cluster) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 from fedloom.execution.executor import Executor
-from fedloom.execution.worker import Result, Task
+from fedloom.execution.work import Trained, Turn
 from fedloom.federation.ragged import Ints
 from fedloom.types import Message
 
@@ -26,11 +26,11 @@ class Remote(Executor):
         """Who of these can be asked now, without waiting for anybody."""
 
     @abstractmethod
-    def begin(self, shared: Message, tasks: Sequence[Task]) -> list[str | None]:
-        """Ask clients for their turns, one client a task; numbers to know the replies by, None: it cannot be asked."""
+    def begin(self, shared: Message, works: Sequence[Turn]) -> list[str | None]:
+        """Ask clients for their turns, one client a work; numbers to know the replies by, None: it cannot be asked."""
 
     @abstractmethod
-    def finished(self, numbers: Collection[str]) -> list[tuple[str, Result]]:
+    def finished(self, numbers: Collection[str]) -> list[tuple[str, Trained]]:
         """The replies that have come, after a short wait if there are none; a failure is a result that is not finite.
 
         Its ``failures`` say what was wrong.

@@ -24,7 +24,7 @@ class Residuals:
     primal: Tensor
     """How much the parties disagree."""
     dual: Tensor
-    """How much the prices still move."""
+    """How much the dual variables still move."""
     primal_scale: Tensor
     dual_scale: Tensor
 

@@ -20,7 +20,7 @@ from fedloom.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedYogi
 from fedloom.methods.fedprox import FedProx
 from fedloom.methods.fedsgd import FedSGD
 from fedloom.methods.local import Local
-from fedloom.methods.method import Context, Method
+from fedloom.methods.method import Context, Method, NodeMethod, ServerMethod
 from fedloom.methods.per_fedavg import PerFedAvg
 from fedloom.methods.scaffold import Scaffold
 from fedloom.methods.sharing_admm import SharingADMM
@@ -51,8 +51,10 @@ __all__ = [
     "FedYogi",
     "Local",
     "Method",
+    "NodeMethod",
     "PerFedAvg",
     "Scaffold",
+    "ServerMethod",
     "SharingADMM",
     "lookup",
     "name_of",

@@ -12,12 +12,12 @@ from fedloom.federation.client import Client
 from fedloom.federation.data import SOURCE
 from fedloom.federation.meta import Meta, Order
 from fedloom.federation.problem import Problem
-from fedloom.methods.method import Method
+from fedloom.methods.method import ServerMethod
 from fedloom.types import Positive, State, Vector
 
 
 @dataclass(frozen=True)
-class Adapting(Method):
+class Adapting(ServerMethod):
     """A method whose model is judged after clients have adapted it: φ = θ − α∇f_s(θ), a step with all support rows."""
 
     evaluates: ClassVar[Literal["global", "personal", "adapted"]] = "adapted"

@@ -22,20 +22,20 @@ from fedloom.federation.regularisers import Regulariser, RegulariserName, regula
 from fedloom.federation.replies import Replies, Weighting
 from fedloom.federation.residuals import Residuals, reported, settled
 from fedloom.federation.solvers import Inner, SolverName, linear_layer, solver_for
-from fedloom.methods.method import Context, Ints, Method
+from fedloom.methods.method import Context, Ints, ServerMethod
 from fedloom.types import Count, Fraction, Memory, Message, NonNegative, Positive, State, Vector
 
 
 @dataclass(frozen=True)
-class ADMM(Method):
-    """Clients and server agree by prices: minimise Σ p_i f_i(x_i) + g(z) subject to x_i = z for every client.
+class ADMM(ServerMethod):
+    """Clients and server agree by dual variables: minimise Σ p_i f_i(x_i) + g(z) subject to x_i = z for every client.
 
     ``weighting`` chooses the p_i: "size" n_i/n, so that Σ p_i f_i is the mean loss of all rows, or "uniform" 1/N. The
     paper's Σ f_i + g is "uniform" with a g of 1/N the strength. Internally all is multiplied by N: client i has
     w_i f_i, with w_i = 1 ("uniform") or n_i/n̄ ("size"), and ρ is to be compared with the curvature of that.
 
     What a client contributes to z is m_i = ρ_i x_i + λ_i. Client and server both know it, and it moves only by what
-    the server decoded. A client's price follows from it and from the z it is sent, λ_i = m_i − ρ_i z; so sampled,
+    the server decoded. Its dual variable follows from it and from the z it is sent, λ_i = m_i − ρ_i z; so sampled,
     lost, late, quantised and old replies delay the limit but do not move it. A client that never answered does not
     count.
 
@@ -104,15 +104,23 @@ class ADMM(Method):
             return None
         return evaluations_of(rows, self.batch, steps_of(rows, self.batch, self.epochs, self.steps, None, None))
 
+    @property
+    def local_batch(self) -> int | None:
+        return self.batch
+
+    @property
+    def per_client(self) -> tuple[str, ...]:
+        return ("held", "calm")
+
     def server_init(self, ctx: Context) -> State:
         z, clients = ctx.theta0, len(ctx.sizes)
-        owners = ctx.sizes[ctx.sizes > 0].double()
+        sizes = ctx.sizes[ctx.sources]
         return {
             "z": z,
             "m": torch.zeros_like(z),  # Σ m_i over the clients that ever answered
             "held": torch.zeros(clients, dtype=torch.float64),  # the ρ_i inside each m_i; 0: never answered
             "rho": torch.tensor(self.rho, dtype=z.dtype),
-            "rows": owners.mean().to(z.dtype),  # n̄
+            "rows": sizes[sizes > 0].double().mean().to(z.dtype),  # n̄, of those who can take part
             "penalised": self._penalised(ctx),
             **Residuals.none(clients),
         }
@@ -128,14 +136,16 @@ class ADMM(Method):
         z = received["z"]
         size = client.n / received["rows"]
         rho = (self._rho(received["rho"], size)).expand_as(memory["rho"])
-        price = memory["m"] - memory["rho"] * z  # λ_i ← λ_i + ρ_i(x_i − z)
+        dual = memory["m"] - memory["rho"] * z  # λ_i ← λ_i + ρ_i(x_i − z)
         penalty = rho / size if self.weighting == "size" else rho
-        x = client.prox(z - price / rho, penalty, memory["x"] if self.warm_start else z, self._inner())
+        x = client.prox(z - dual / rho, penalty, memory["x"] if self.warm_start else z, self._inner())
         reply = {
             "dm": self.relaxation * rho * (x - z) + (rho - memory["rho"]) * z,  # m_i⁺ − m_i
             "gap": (x - z).square().sum(-1, keepdim=True),
-            "price": price.square().sum(-1, keepdim=True),
+            "dual": dual.square().sum(-1, keepdim=True),
         }
+        if self.rho_by == "size":
+            reply["apart"] = x - z  # dm has it too, but times a ρ_i that differs from client to client
         return reply, {"m": memory["m"], "rho": rho, "x": x}
 
     def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
@@ -169,15 +179,17 @@ class ADMM(Method):
         """√Σ‖x_i − z⁺‖² and √(Σρ_i²)·‖z⁺ − z‖; who did not answer is taken to be like those who did."""
         count, step = len(replies.clients), after - z
         clients = (held > 0).sum().double()
-        share = 1 / (self.relaxation * rho)
-        towards = replies.sum("dm", share) - ((rho - before) * share).sum() * z  # Σ (x_i − z)
+        if self.rho_by == "size":
+            towards = replies.sum("apart")  # Σ (x_i − z)
+        else:
+            towards = (replies.sum("dm") - (rho - before).sum() * z) / (self.relaxation * rho[0])
         gap = replies.sum("gap")[0] - 2 * towards @ step + count * (step @ step)
-        prices = replies.sum("price")[0].double().clamp(min=0)
+        duals = replies.sum("dual")[0].double().clamp(min=0)
         return Residuals(
             primal=(gap.double().clamp(min=0) * clients / count).sqrt(),
             dual=held.square().sum().sqrt() * torch.linalg.vector_norm(step).double(),
             primal_scale=clients.sqrt() * (1 + torch.linalg.vector_norm(after).double()),
-            dual_scale=clients.sqrt() + (prices * clients / count).sqrt(),
+            dual_scale=clients.sqrt() + (duals * clients / count).sqrt(),
         )
 
     def model(self, state: State) -> Vector:

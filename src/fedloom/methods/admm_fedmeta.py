@@ -26,7 +26,7 @@ from fedloom.methods.adapting import MetaLearning, norm, whole_gradient
 from fedloom.methods.method import Context
 from fedloom.types import Count, Memory, Message, NonNegative, Positive, State, Vector
 
-_STD = 0.01  # of the prices at the start, as the authors' code draws them
+_STD = 0.01  # of the dual variables at the start, as the authors' code draws them
 _TWO = 0.022750131948179195  # the normal distribution's mass below −2, where that is cut off
 
 
@@ -35,8 +35,9 @@ class MetaADMM(MetaLearning):
     """Minimise Σ w_i L_i(φ_i(θ_i); query) + λD_h(θ, θ_p) subject to θ_i = θ, with φ_i(θ) = θ − α∇L_i(θ; support).
 
     w_i = n_i/Σn over all source clients. What a client contributes to θ is m_i = y_i + ρ_i θ_i. Client and server both
-    know it, and it moves only by what the server decoded; the price y_i moves only when a reply was accepted. So
-    sampled, lost and quantised replies delay the limit but do not move it. A client that never answered does not count.
+    know it, and it moves only by what the server decoded; the dual variable y_i moves only when a reply was accepted.
+    So sampled, lost and quantised replies delay the limit but do not move it. A client that never answered does not
+    count.
     """
 
     rho: Positive = 0.35
@@ -56,11 +57,15 @@ class MetaADMM(MetaLearning):
 
     @abstractmethod
     def local(self, client: Client, theta: Vector, y: Vector, w: Tensor, rho: Tensor) -> Vector:
-        """θ_i from θ and the price."""
+        """θ_i from θ and the dual variable."""
 
     @property
     def needs_prior(self) -> bool:
         return self.lambda_ > 0
+
+    @property
+    def per_client(self) -> tuple[str, ...]:
+        return ("rho", "held")
 
     def check(self, problem: Problem) -> None:
         super().check(problem)

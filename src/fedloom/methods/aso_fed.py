@@ -78,9 +78,8 @@ class AsynchronousOnline(LocalSteps):
         return {"x": state["handed_out"]}
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        sizes = ctx.sizes.index_copy(0, replies.clients, replies.sizes)  # n′, of those who answered as they say
-        total = sizes[ctx.sources].sum().double()  # N′
-        x = state["x"] - replies.sum("dw", replies.sizes / total)  # (4)
+        total = ctx.sizes[ctx.sources].sum()  # N′, with the n′_k of those who answered
+        x = state["x"] - replies.sum("dw") / total  # (4): Σ n′_k/N′ Δw_k
         w = self._features(x, state["layer"])
         return {**state, "x": x if self.features == "norm" else w, "handed_out": w}
 
@@ -127,6 +126,9 @@ class AsynchronousOnline(LocalSteps):
             iterate, {"w": w, "h": memory["h"], "v": memory["v"]}, self.batch, self.epochs, self.steps
         )
         return {"dw": w - after["w"]}, {**memory, "h": after["h"], "v": after["v"]}
+
+    def weight(self, client: Client) -> Tensor | None:
+        return client.n  # n′_k
 
     def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
         return {**memory, "w": memory["w"] - sent["dw"]} if self.keep else memory  # as the server decoded it

@@ -18,6 +18,7 @@ from fedloom.types import Memory, Message, State
 class Central(LocalTraining):
     """Plain training on the pooled rows of all source clients: what one could do if the data were allowed to meet."""
 
+    coordinatewise = True
     layout: ClassVar[Literal["rows", "pooled"]] = "pooled"
 
     def server_init(self, ctx: Context) -> State:

@@ -27,7 +27,9 @@ class FedAsync(LocalTraining):
     replies in one step (a buffer, or a synchronous round) are taken one after the other, in order of client id.
     """
 
+    coordinatewise = True
     default_schedule = "async"
+    reduce = "each"
 
     alpha: Fraction = 0.6
     """α, how much of a fresh reply is mixed in; 0: the model stays as it is, 1: it becomes the reply."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedloom.federation.client import Client
-from fedloom.federation.replies import Replies, Weighting
+from fedloom.federation.replies import Replies, Weighting, weight_by
 from fedloom.methods.method import Context
 from fedloom.methods.training import LocalTraining
 from fedloom.types import Memory, Message, State
@@ -24,6 +24,8 @@ class FedAvg(LocalTraining):
     With more than one local step and clients that differ, the limit is not the minimiser of the average loss: each
     client drifts towards its own (for quadratics the limit has a closed form, which the conformance kit checks).
     """
+
+    coordinatewise = True
 
     weighting: Weighting = "size"
     """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean."""
@@ -39,5 +41,8 @@ class FedAvg(LocalTraining):
         y, _ = self.train(client, x)  # ClientUpdate(k, w)
         return {"dx": y - x}, memory
 
+    def weight(self, client: Client) -> Tensor | None:
+        return weight_by(self.weighting, client)
+
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        return {"x": state["x"] + replies.mean("dx", self.weighting)}  # w + Σ n_k/n (w_k − w)
+        return {"x": state["x"] + replies.mean("dx")}  # w + Σ n_k/n (w_k − w)

@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedloom.federation.replies import Replies, Weighting
+from torch import Tensor
+
+from fedloom.federation.client import Client
+from fedloom.federation.replies import Reduce, Replies, Weighting, weight_by
 from fedloom.federation.schedules import Rate, rate_at
-from fedloom.federation.staleness import constant, polynomial
+from fedloom.federation.staleness import polynomial
 from fedloom.methods.fedopt import ClientOptimised
 from fedloom.methods.method import Context
 from fedloom.types import State
@@ -34,10 +37,20 @@ class FedBuff(ClientOptimised):
     weighting: Weighting = "uniform"
     """ "uniform": each reply 1/K (the paper); "size": n_k/Σn over the replies of the buffer."""
 
+    @property
+    def reduce(self) -> Reduce:
+        """How old a reply is, is known only on arrival: to count by it, the server looks at each."""
+        return "sum" if self.staleness == "none" else "each"
+
+    def weight(self, client: Client) -> Tensor | None:
+        return weight_by(self.weighting, client)
+
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0}
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        worth = constant(replies.staleness) if self.staleness == "none" else polynomial(replies.staleness, 0.5)
-        mean = replies.sum("dx", replies.weights(self.weighting) * worth)  # (1/K) Σ Δ_i/√(1 + τ_i)
+        if self.staleness == "none":
+            mean = replies.mean("dx")
+        else:
+            mean = replies.mean("dx", polynomial(replies.staleness, 0.5))  # (1/K) Σ Δ_i/√(1 + τ_i)
         return {"x": state["x"] + rate_at(self.server_lr, ctx.round) * mean}

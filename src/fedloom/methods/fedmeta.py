@@ -73,6 +73,10 @@ class FedMeta(ServerChoice, MetaLearning):
                 "and the server averages; leave it out, or set meta_step = 'server'"
             )
 
+    @property
+    def local_batch(self) -> int | None:
+        return self.batch
+
     def server_init(self, ctx: Context) -> State:
         x = self.start(ctx.theta0)
         return {"x": x, **self.chosen().slots(x)}
@@ -86,17 +90,13 @@ class FedMeta(ServerChoice, MetaLearning):
         how = Meta(self.order, self.delta, self.inner_steps, self.batch)
         g_theta, g_alpha = client.meta_grad(theta, alpha, how)  # g_u, lines 14 to 17
         g = g_theta if g_alpha is None else torch.cat([g_theta, g_alpha], -1)
-        move = -g if self.meta_step == "server" else self._own_step(client, x, g)
-        if self.weighting != "query":
-            return {"dx": move}, memory
-        rows = client.count("query").expand(*move.shape[:-1], 1)
-        return {"dx": rows * move, "rows": rows}, memory
+        return {"dx": -g if self.meta_step == "server" else self._own_step(client, x, g)}, memory
+
+    def weight(self, client: Client) -> Tensor | None:
+        return {"uniform": None, "size": client.n, "query": client.count("query")}[self.weighting]
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        if self.weighting == "query":
-            mean = replies.sum("dx") / replies.sum("rows")
-        else:
-            mean = replies.mean("dx", self.weighting)
+        mean = replies.mean("dx")
         lr = rate_at(self.lr, ctx.round) if self.meta_step == "server" else 1.0
         return self.chosen().step(state, mean, lr)  # line 9: x − (β/m) Σ g_u
 
@@ -192,6 +192,9 @@ class FedAvgMeta(Adapting, LocalTraining):
 
     def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         return self.training().client(client, received, memory)
+
+    def weight(self, client: Client) -> Tensor | None:
+        return self.training().weight(client)
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         return self.training().server(state, replies, ctx)

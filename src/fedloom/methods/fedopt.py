@@ -20,9 +20,9 @@ from torch import Tensor
 from fedloom.errors import ConfigError
 from fedloom.federation.client import Client
 from fedloom.federation.problem import Problem
-from fedloom.federation.replies import Replies, Weighting
+from fedloom.federation.replies import Replies, Weighting, weight_by
 from fedloom.federation.schedules import Rate, rate_at
-from fedloom.methods.method import Context, Method
+from fedloom.methods.method import Context, ServerMethod
 from fedloom.methods.training import LocalTraining
 from fedloom.types import Decay, Memory, Message, NonNegative, Positive, State, Vector
 
@@ -63,8 +63,11 @@ class ServerOptimised(ClientOptimised):
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0, **self.slots(ctx.theta0)}
 
+    def weight(self, client: Client) -> Tensor | None:
+        return weight_by(self.weighting, client)
+
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        mean = replies.mean("dx", self.weighting)  # Σ w_i Δ_i
+        mean = replies.mean("dx")  # Σ w_i Δ_i
         return self.step(state, mean, rate_at(self.server_lr, ctx.round))  # ServerOpt
 
 
@@ -190,7 +193,7 @@ ServerName = Literal["sgd", "momentum", "adagrad", "yogi", "adam"]
 
 
 @dataclass(frozen=True)
-class ServerChoice(Method):
+class ServerChoice(ServerMethod):
     """A method whose server's optimiser is chosen by name; gives it the optimisers' hyper-parameters."""
 
     server_optimiser: ServerName = "sgd"
@@ -242,7 +245,10 @@ class FedOpt(ServerChoice, ClientOptimised):
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0, **self.chosen().slots(ctx.theta0)}
 
+    def weight(self, client: Client) -> Tensor | None:
+        return weight_by(self.weighting, client)
+
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        chosen, mean = self.chosen(), replies.mean("dx", self.weighting)  # Σ w_i Δ_i
+        chosen, mean = self.chosen(), replies.mean("dx")  # Σ w_i Δ_i
         lr = chosen.server_lr if self.server_lr is None else self.server_lr
         return chosen.step(state, mean, rate_at(lr, ctx.round))  # ServerOpt

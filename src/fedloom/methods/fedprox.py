@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedloom.federation.client import Client
-from fedloom.federation.replies import Replies, Weighting
+from fedloom.federation.replies import Replies, Weighting, weight_by
 from fedloom.methods.method import Context
 from fedloom.methods.training import LocalTraining
 from fedloom.types import Memory, Message, NonNegative, State
@@ -25,6 +25,8 @@ class FedProx(LocalTraining):
     Slow clients do a part of their epochs and are used all the same (the fleet's ``stragglers`` and ``late =
     "partial"``), which is the point of the paper; or they are dropped (``late = "drop"``). With μ = 0 it is FedAvg.
     """
+
+    coordinatewise = True
 
     mu: NonNegative = 0.1
     """μ, the strength of the proximal term."""
@@ -55,9 +57,12 @@ class FedProx(LocalTraining):
             reply["loss"] = client.loss(x).detach()
         return reply, memory
 
+    def weight(self, client: Client) -> Tensor | None:
+        return weight_by(self.weighting, client)
+
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        new = {"x": state["x"] + replies.mean("dx", self.weighting)}  # line 6
-        return new | (self.adapted(state, replies.mean("loss", self.weighting).double()) if self.adaptive else {})
+        new = {"x": state["x"] + replies.mean("dx")}  # line 6
+        return new | (self.adapted(state, replies.mean("loss").double()) if self.adaptive else {})
 
     def adapted(self, state: State, loss: Tensor) -> State:
         """μ after a round with this loss."""

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedloom.federation.client import Client
-from fedloom.federation.replies import Replies, Weighting
+from fedloom.federation.replies import Replies, Weighting, weight_by
 from fedloom.federation.schedules import Rate, rate_at
-from fedloom.methods.method import Context, Ints, Method
+from fedloom.methods.method import Context, Ints, ServerMethod
 from fedloom.types import Memory, Message, State
 
 
 @dataclass(frozen=True)
-class FedSGD(Method):
+class FedSGD(ServerMethod):
     """Gradient descent on the average loss, its gradient gathered from the clients."""
+
+    coordinatewise = True
 
     lr: Rate = 0.1
     """η, the server's step size, or a schedule of it such as "cosine:0.1:0.001:200"."""
@@ -38,6 +40,9 @@ class FedSGD(Method):
     def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         return {"g": client.grad(received["x"])}, memory  # g_k = ∇F_k(w_t)
 
+    def weight(self, client: Client) -> Tensor | None:
+        return weight_by(self.weighting, client)
+
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         lr = rate_at(self.lr, ctx.round)
-        return {"x": state["x"] - lr * replies.mean("g", self.weighting)}  # w − η Σ n_k/n g_k
+        return {"x": state["x"] - lr * replies.mean("g")}  # w − η Σ n_k/n g_k

@@ -18,6 +18,7 @@ from fedloom.types import Memory, Message, State, Vector
 class Local(LocalTraining):
     """Each client trains its own model on its own data and never sends anything but the word that it is done."""
 
+    coordinatewise = True
     evaluates: ClassVar[Literal["global", "personal"]] = "personal"
 
     def server_init(self, ctx: Context) -> State:

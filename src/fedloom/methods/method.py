@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,14 @@ from fedloom.federation.losses import Labels
 from fedloom.federation.model import Slice
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
-from fedloom.federation.replies import Replies
+from fedloom.federation.replies import Reduce, Replies
 from fedloom.fields import unfit_fields
 from fedloom.types import Memory, Message, State, Vector
 
 Ints = npt.NDArray[np.int64]
+Layout = Literal["rows", "features", "pooled"]
+Product = Literal["global", "personal", "adapted"]
+ScheduleName = Literal["rounds", "async"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +49,7 @@ class Context:
 
 
 class Method(ABC):
-    """A federated method, written for one client.
+    """A federated method, written for one client: what methods with a server and methods of nodes have in common.
 
     A subclass is a frozen dataclass: its fields are hyper-parameters and its functions are the paper's lines. It
     keeps nothing between calls. Server state, client memory and messages are plain dicts of tensors, so checkpoints,
@@ -54,70 +58,95 @@ class Method(ABC):
     Vectors have shape (..., n). A leading axis, when there is one, is a stack of clients: arithmetic broadcasts over
     it, and a method cannot tell. Where clients of a stack fetched different states of the server, so has everything
     that they received; a number that was broadcast is then a column of shape (clients, 1).
+
+    What a method can and needs is said by its properties. They belong to the instance, so that a method that wraps
+    another can answer for it; where the answer never changes, a class attribute in the place of the property will do.
     """
 
-    layout: ClassVar[Literal["rows", "features", "pooled"]] = "rows"
-    """Which federation it works on: clients that hold rows; clients that hold columns of the same rows, while the
-    server holds the labels; or one pool that holds all that the sources have."""
-    default_rounds: ClassVar[int] = 50
-    """Rounds of an experiment that does not say how many."""
-    default_dtype: ClassVar[Literal["float32", "float64"]] = "float32"
-    """The numbers of an experiment that does not say which."""
-    default_schedule: ClassVar[Literal["rounds", "async"]] = "rounds"
-    """Whether an experiment that does not say so waits for all who were asked, or takes replies as they arrive."""
-    default_buffer: ClassVar[int] = 1
-    """Replies that the server of such an asynchronous experiment gathers for a step."""
-    needs_rounds: ClassVar[str | None] = None
-    """Why its server cannot take replies that were made from different states of its own; None: it can."""
-    reduce: ClassVar[Literal["sum", "each"]] = "sum"
-    """"sum": the server needs only weighted sums of the replies; "each": it looks at single replies."""
-    exact: ClassVar[bool] = False
-    """True: a lossy channel would break an invariant, so it is refused."""
-    per_row: ClassVar[tuple[str, ...]] = ()
-    """Keys of the memory that hold one entry for each of the client's rows; where rows keep arriving, those of the rows
-    that were there stay with them, and new rows have zeros."""
-    evaluates: ClassVar[Literal["global", "personal", "adapted"]] = "global"
-    """Which model is the method's product, and so what is evaluated unless the user says otherwise."""
+    @property
+    def layout(self) -> Layout:
+        """Which federation it works on: clients that hold rows; clients that hold columns of the same rows, while the
+        server holds the labels ("features"); or one pool that holds all that the sources have."""
+        return "rows"
 
-    @abstractmethod
-    def server_init(self, ctx: Context) -> State:
-        """The server's state before the first round."""
+    @property
+    def default_rounds(self) -> int:
+        """Rounds of an experiment that does not say how many."""
+        return 50
+
+    @property
+    def default_dtype(self) -> Literal["float32", "float64"]:
+        """The numbers of an experiment that does not say which."""
+        return "float32"
+
+    @property
+    def default_schedule(self) -> ScheduleName:
+        """Whether an experiment that does not say so waits for all who were asked, or takes replies as they arrive."""
+        return "rounds"
+
+    @property
+    def default_buffer(self) -> int:
+        """Replies that the server of such an asynchronous experiment gathers for a step."""
+        return 1
+
+    @property
+    def needs_rounds(self) -> str | None:
+        """Why its server cannot take replies that were made from different states of its own; None: it can."""
+        return None
+
+    @property
+    def exact(self) -> bool:
+        """Whether a lossy channel would break an invariant, so that it is refused."""
+        return False
+
+    @property
+    def remembers(self) -> bool:
+        """Whether its clients remember anything. Default: if it says with what they begin (``client_init``)."""
+        return type(self).client_init is not Method.client_init
+
+    @property
+    def measures(self) -> bool:
+        """Whether its clients have something to measure. Default: if it says what (``measure``)."""
+        return type(self).measure is not Method.measure
+
+    @property
+    def per_row(self) -> tuple[str, ...]:
+        """Keys of the memory that hold one entry for each of the client's rows; where rows keep arriving, those of the
+        rows that were there stay with them, and new rows have zeros."""
+        return ()
+
+    @property
+    def evaluates(self) -> Product:
+        """Which model is the method's product, and so what is evaluated unless the user says otherwise."""
+        return "global"
+
+    @property
+    def local_batch(self) -> int | None:
+        """Rows of one local step, which decides how many clients are computed together; None: all rows."""
+        return None
+
+    @property
+    def needs_prior(self) -> bool:
+        """Whether it cannot do without ``ctx.prior``, the model of an earlier run."""
+        return False
 
     def client_init(self, client: Client, received: Message) -> Memory:
         """A client's memory at its first message; made on the client. Default: none."""
         return {}
 
     @abstractmethod
-    def broadcast(self, state: State, clients: Tensor) -> Message:
-        """What every selected client is sent."""
-
-    def unicast(self, state: State, clients: Tensor) -> Message:
-        """What each selected client is sent beside that: columns with one row a client. Default: nothing."""
-        return {}
-
-    @abstractmethod
-    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        """One client's work: the reply, and its new memory, which holds only once the reply was accepted."""
+    def turn(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        """What a client does with what it received: its message, and its new memory, which holds once that was
+        accepted. The two kinds of methods say it in their own words."""
 
     def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
-        """The memory once the reply was accepted. ``sent`` is the reply as the receiver decoded it. Default: keep."""
+        """The memory once the message was accepted. ``sent`` is the message as the receiver decoded it, without the
+        client's weight; ``inbox`` is what the client had received. Default: keep."""
         return memory
 
-    @abstractmethod
-    def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        """The server's step on the accepted replies."""
-
-    def model(self, state: State) -> Vector:
-        """θ: the model that the server would hand out. Default: ``state["x"]``.
-
-        Where clients hold features it is the server's part of the model, the whole being the sum of it and of every
-        client's ``personal``.
-        """
-        return state["x"]
-
     def personal(self, client: Client, state: State, memory: Memory) -> Vector:
-        """The model that this client would use. Default: the server's."""
-        return self.model(state)
+        """The model that this client would use."""
+        raise NotImplementedError(f"{type(self).__name__} has no models of single clients")
 
     def adapt(
         self, client: Client, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
@@ -140,10 +169,6 @@ class Method(ABC):
         """Refuse, before any work, settings that cannot be or do not fit the problem. Default: all fit."""
         return
 
-    def done(self, state: State) -> bool:
-        """Whether the method has converged, as it judges itself; the run then ends early. Default: never."""
-        return False
-
     def work(self, rows: Ints) -> Ints | None:
         """Gradient evaluations of single rows that clients with so many rows do when asked; None: known only then.
 
@@ -151,23 +176,100 @@ class Method(ABC):
         """
         return None
 
+
+class ServerMethod(Method):
+    """A method with a server: five functions, and what the server's step looks at."""
+
     @property
-    def needs_prior(self) -> bool:
-        """Whether it cannot do without ``ctx.prior``, the model of an earlier run. Default: no."""
+    def reduce(self) -> Reduce:
+        """ "sum": for each key of the replies the server needs one sum over clients and nothing else, as a secure sum
+        could give it; "each": it looks at single replies."""
+        return "sum"
+
+    @property
+    def coordinatewise(self) -> bool:
+        """Whether the server's step treats every coordinate of the model alike and by itself, so that it can be taken
+        on a part of them, or by one client for coordinates of its own."""
         return False
 
     @property
-    def local_batch(self) -> int | None:
-        """Rows of one local step, which decides how many clients are computed together; None: all rows."""
-        return getattr(self, "batch", None)
+    def per_client(self) -> tuple[str, ...]:
+        """Keys of the server's state that hold one entry for each client, by id: they grow when clients join."""
+        return ()
+
+    @abstractmethod
+    def server_init(self, ctx: Context) -> State:
+        """The server's state before the first round."""
+
+    @abstractmethod
+    def broadcast(self, state: State, clients: Tensor) -> Message:
+        """What every selected client is sent."""
+
+    def unicast(self, state: State, clients: Tensor) -> Message:
+        """What each selected client is sent beside that: columns with one row a client. Default: nothing."""
+        return {}
+
+    @abstractmethod
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        """One client's work: the reply, and its new memory, which holds only once the reply was accepted."""
+
+    def weight(self, client: Client) -> Tensor | None:
+        """What a client's reply counts for in means and sums over clients, shape (…, 1); None: all count alike.
+
+        The client applies it to its reply, after clipping and before the reply travels.
+        """
+        return None
+
+    @abstractmethod
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        """The server's step on the accepted replies."""
+
+    def model(self, state: State) -> Vector:
+        """θ: the model that the server would hand out. Default: ``state["x"]``.
+
+        Where clients hold features it is the server's part of the model, the whole being the sum of it and of every
+        client's ``personal``.
+        """
+        return state["x"]
+
+    def personal(self, client: Client, state: State, memory: Memory) -> Vector:
+        """The model that this client would use. Default: the server's."""
+        return self.model(state)
+
+    def done(self, state: State) -> bool:
+        """Whether the method has converged, as it judges itself; the run then ends early. Default: never."""
+        return False
+
+    def turn(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        return self.client(client, received, memory)
+
+
+class NodeMethod(Method):
+    """A method of nodes without a server: each sends to its neighbours and computes with what they sent.
+
+    ``inbox`` has, for each key of the neighbours' last messages as they were decoded, a column (…, neighbours, …), and
+    ``inbox["present"]`` (…, neighbours) says which places are filled: nodes of one stack may have unlike numbers of
+    neighbours. The first inbox of a node, from which ``client_init`` makes its memory, has the initial model ("x").
+    """
+
+    @property
+    def evaluates(self) -> Product:
+        """Which model is the method's product: there is none but the nodes' own."""
+        return "personal"
+
+    @abstractmethod
+    def node(self, client: Client, inbox: Message, memory: Memory) -> tuple[Message, Memory]:
+        """One node's work: the message to its neighbours, and its new memory, which holds once that was delivered."""
+
+    def groups(self, neighbours: Sequence[Sequence[int]]) -> list[Ints]:
+        """Which nodes act together, group after group in a round, by the neighbours of each. Default: all at once."""
+        return [np.arange(len(neighbours))]
+
+    def turn(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        return self.node(client, received, memory)
 
 
 def check_parameters(method: Method) -> None:
     """Refuses a hyper-parameter outside what its field's annotation allows; constructors only store."""
     for name, value, why in unfit_fields(method):
         raise ConfigError(f"{type(method).__name__}: {name} = {value!r} cannot be: {why}")
-
-
-def stateful(method: Method) -> bool:
-    """Whether its clients remember anything."""
-    return type(method).client_init is not Method.client_init

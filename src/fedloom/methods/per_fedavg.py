@@ -17,7 +17,7 @@ from fedloom.federation.batches import evaluations_of
 from fedloom.federation.client import Client
 from fedloom.federation.meta import Meta
 from fedloom.federation.problem import Problem
-from fedloom.federation.replies import Replies, Weighting
+from fedloom.federation.replies import Replies, Weighting, weight_by
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.adapting import MetaLearning, norm, whole_gradient
 from fedloom.methods.method import Context, Ints
@@ -30,6 +30,8 @@ class PerFedAvg(MetaLearning):
 
     With one local step it is gradient descent on Σ w_i F_i; with more, clients that differ drift as in FedAvg.
     """
+
+    coordinatewise = True
 
     lr: Rate = 0.1
     """β, the size of a local step, or a schedule of it."""
@@ -57,6 +59,10 @@ class PerFedAvg(MetaLearning):
         each = evaluations_of(rows, self.batch, np.where(rows > 0, self.steps, 0))
         return each * {"first": 2, "difference": 4, "exact": 5}[self.order]  # to adapt, to judge, second derivatives
 
+    @property
+    def local_batch(self) -> int | None:
+        return self.batch
+
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0}
 
@@ -69,8 +75,11 @@ class PerFedAvg(MetaLearning):
         w_i, _ = client.meta_sgd(w, beta, self.alpha, self.steps, how)  # lines 6 to 9
         return {"dx": w_i - w}, memory
 
+    def weight(self, client: Client) -> Tensor | None:
+        return weight_by(self.weighting, client)
+
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        return {"x": state["x"] + replies.mean("dx", self.weighting)}  # line 12
+        return {"x": state["x"] + replies.mean("dx")}  # line 12
 
     def measure(self, client: Client, received: Message, memory: Memory) -> dict[str, Tensor]:
         if not self.gradient_norm:

@@ -28,6 +28,8 @@ class Scaffold(LocalSteps):
     plain mean of the f_i, whatever the number of local steps.
     """
 
+    coordinatewise = True
+
     lr: Rate = 0.1
     """η_l, the local step size, or a schedule of it such as "cosine:0.1:0.001:200"."""
     server_lr: Rate = 1.0
@@ -59,6 +61,5 @@ class Scaffold(LocalSteps):
         return {"c": memory["c"] + sent["dc"]}  # line 14, by what the server has seen of it
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        share = len(replies.clients) / ctx.clients  # |S|/N
-        x = state["x"] + rate_at(self.server_lr, ctx.round) * replies.mean("dx", "uniform")  # line 16, 17
-        return {"x": x, "c": state["c"] + share * replies.mean("dc", "uniform")}
+        x = state["x"] + rate_at(self.server_lr, ctx.round) * replies.mean("dx")  # line 16, 17
+        return {"x": x, "c": state["c"] + replies.sum("dc") / ctx.clients}  # |S|/N of their mean

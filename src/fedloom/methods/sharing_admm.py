@@ -20,12 +20,12 @@ from fedloom.federation.regularisers import Regulariser, RegulariserName, regula
 from fedloom.federation.replies import Replies
 from fedloom.federation.residuals import Residuals, reported, settled
 from fedloom.federation.solvers import linear_layer
-from fedloom.methods.method import Context, Method
+from fedloom.methods.method import Context, ServerMethod
 from fedloom.types import Count, Fraction, Memory, Message, NonNegative, Positive, State, Vector
 
 
 @dataclass(frozen=True)
-class SharingADMM(Method):
+class SharingADMM(ServerMethod):
     """Parties that hold columns of the same rows fit one linear model: minimise ℓ(Σ A_i x_i) + Σ r_i(x_i).
 
     A_i are a party's columns, x_i its own weights, which never leave it; ℓ is the mean loss over the rows, whose
@@ -41,8 +41,8 @@ class SharingADMM(Method):
     default_rounds = 2000
     default_dtype = "float64"
     needs_rounds = (
-        "at each step of its server the common price moves by what all parties' scores add up to; answers to an older "
-        "price would be charged again and again, and it diverges where rounds converge"
+        "at each step of its server the common dual variable moves by what all parties' scores add up to; answers to "
+        "an older one would be charged again and again, and it diverges where rounds converge"
     )
 
     rho: Positive = 0.1
@@ -64,7 +64,7 @@ class SharingADMM(Method):
     high: float = 1.0
     """The box's upper bound."""
     stop: NonNegative = 1e-10
-    """Stop when both residuals are below this, relative to the scores and to the prices; 0: do all rounds."""
+    """Stop when both residuals are below this, relative to the scores and to the dual variables; 0: do all rounds."""
 
     def check(self, problem: Problem) -> None:
         self._penalty()
@@ -77,6 +77,10 @@ class SharingADMM(Method):
                 f"the loss {problem.loss.name!r} has no proximal step, which sharing-admm needs at the server; use one "
                 f"of {', '.join(with_prox())}"
             )
+
+    @property
+    def per_client(self) -> tuple[str, ...]:
+        return ("answered", "calm")
 
     def server_init(self, ctx: Context) -> State:
         labels = _labels(ctx)
@@ -128,7 +132,7 @@ class SharingADMM(Method):
         residuals = self._residuals(state, replies, parties, mean, z, u)
         rebalances = self.adaptive and ctx.round < self.adapt_rounds and ctx.round % self.adapt_every == 0
         new = residuals.balanced(rho, 100 * torch.finfo(z.dtype).eps) if rebalances else rho
-        u = u * (rho / new)  # the price ρu stays as it is
+        u = u * (rho / new)  # the dual variable ρu stays as it is
         return {
             **residuals.booked(state, replies.clients, self.stop),
             "own": own,

@@ -11,12 +11,12 @@ from fedloom.federation.batches import evaluations_of, steps_of
 from fedloom.federation.client import Client
 from fedloom.federation.optimisers import local_optimiser
 from fedloom.federation.schedules import Rate, rate_at
-from fedloom.methods.method import Ints, Method
+from fedloom.methods.method import Ints, ServerMethod
 from fedloom.types import Count, Vector
 
 
 @dataclass(frozen=True)
-class LocalSteps(Method):
+class LocalSteps(ServerMethod):
     """A method whose clients take gradient steps of their own; gives it the usual hyper-parameters."""
 
     lr: Rate = 0.1
@@ -30,6 +30,10 @@ class LocalSteps(Method):
 
     def work(self, rows: Ints) -> Ints | None:
         return evaluations_of(rows, self.batch, steps_of(rows, self.batch, self.epochs, self.steps, None, None))
+
+    @property
+    def local_batch(self) -> int | None:
+        return self.batch
 
     def rate(self, client: Client) -> float:
         """η in this round."""

@@ -48,7 +48,7 @@ class Course(Claim):
             places = self.course(known, method, walk.context(0).theta0)
             for _ in range(self.rounds):
                 walk.step()
-                off = max(off, apart(method.model(walk.state), next(places)))
+                off = max(off, apart(walk.theta(), next(places)))
         return Finding.within(off, self.tolerance, f"greatest distance from the course in {self.rounds} rounds")
 
 

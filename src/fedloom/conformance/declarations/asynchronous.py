@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,15 +21,25 @@ from fedloom.conformance.declarations.averaging import (
 )
 from fedloom.conformance.declarations.baselines import pooled_optimum, server_moved
 from fedloom.conformance.declarations.corrections import envelope_optimum, proximal_steps
-from fedloom.conformance.drive import Walk, apart
+from fedloom.conformance.drive import Walk, apart, made_up
 from fedloom.conformance.problems import Known, agreeing, classification, quadratics
 from fedloom.federation.randomness import Draw
-from fedloom.federation.replies import Replies
 from fedloom.methods import Central, FedAvg, FedProx, FedSGD
 from fedloom.methods.aso_fed import first_layer
-from fedloom.methods.method import Context
+from fedloom.methods.method import Context, ServerMethod
 
-Rule = Callable[[Any, Tensor, Replies, Context], Tensor]
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """Replies that were made up: whose they are, of how many rows, what each brings, and how old it is."""
+
+    clients: Tensor
+    sizes: Tensor
+    values: Tensor
+    staleness: Tensor
+
+
+Rule = Callable[[Any, Tensor, Made, Context], Tensor]
 """From the method, the model and the replies to the model after the server's step."""
 
 
@@ -43,9 +53,12 @@ class Taken(Claim):
     rule: Rule
     method: Mapping[str, Any] = field(default_factory=dict)
     tolerance: float = 1e-13
+    by_rows: bool = False
+    """Whether replies count for their clients' rows."""
 
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
         problem, method, off = unequal_quadratics().problem, subject.tuned(self.method), 0.0
+        assert isinstance(method, ServerMethod)
         with subject.walking(problem, method) as walk:
             for t, count in enumerate((1, 1, 2, 5, 4, 3)):
                 random = Draw(2, t).generator("replies")
@@ -54,17 +67,20 @@ class Taken(Claim):
                 sizes = ctx.sizes[clients] + torch.from_numpy(random.integers(0, 30, count))
                 columns = {self.column: torch.from_numpy(random.standard_normal((count, problem.model.n)))}
                 staleness = torch.from_numpy(random.integers(0, 20, count))
-                replies = Replies(clients, sizes, columns, staleness)
+                ctx = replace(ctx, sizes=ctx.sizes.index_copy(0, clients, sizes))
+                weight = sizes.double()[:, None] if self.by_rows else None
+                replies = made_up(method, clients.numpy(), columns, weight, staleness)
                 found = method.model(method.server(state, replies, ctx))
-                off = max(off, apart(found, self.rule(method, method.model(state), replies, ctx)))
+                made = Made(clients, sizes, columns[self.column], staleness)
+                off = max(off, apart(found, self.rule(method, method.model(state), made, ctx)))
         return Finding.within(off, self.tolerance, "greatest difference from the paper's step")
 
 
 def mixed(worth: Callable[[int], float]) -> Rule:
     """x ← (1 − α s)x + α s·x_new, reply after reply."""
 
-    def rule(method: Any, x: Tensor, replies: Replies, ctx: Context) -> Tensor:
-        for new, delta in zip(replies["x"], replies.staleness.tolist(), strict=True):
+    def rule(method: Any, x: Tensor, replies: Made, ctx: Context) -> Tensor:
+        for new, delta in zip(replies.values, replies.staleness.tolist(), strict=True):
             share = method.alpha * worth(delta)
             x = (1 - share) * x + share * new
         return x
@@ -85,19 +101,19 @@ def hinge(delta: int) -> float:
 def buffered(worth: Callable[[int], float]) -> Rule:
     """x + η_g·(1/K) Σ s(τ_i)Δ_i."""
 
-    def rule(method: Any, x: Tensor, replies: Replies, ctx: Context) -> Tensor:
-        for move, tau in zip(replies["dx"], replies.staleness.tolist(), strict=True):
+    def rule(method: Any, x: Tensor, replies: Made, ctx: Context) -> Tensor:
+        for move, tau in zip(replies.values, replies.staleness.tolist(), strict=True):
             x = x + move * (method.server_lr * worth(tau) / len(replies.clients))
         return x
 
     return rule
 
 
-def told(method: Any, w: Tensor, replies: Replies, ctx: Context) -> Tensor:
+def told(method: Any, w: Tensor, replies: Made, ctx: Context) -> Tensor:
     """w − Σ (n′_k/N′)(w_k − w_k⁺), N′ with the rows of which the replies tell."""
     now = {int(k): int(n) for k, n in enumerate(ctx.sizes)}
     now |= {int(k): int(n) for k, n in zip(replies.clients, replies.sizes, strict=True)}
-    for move, rows in zip(replies["dw"], replies.sizes.tolist(), strict=True):
+    for move, rows in zip(replies.values, replies.sizes.tolist(), strict=True):
         w = w - move * (rows / sum(now.values()))
     return w
 
@@ -324,7 +340,7 @@ _RESET_WANDERS = {
     "quantised": OnAverage(300),
 }
 _COMMON: tuple[Claim, ...] = (
-    Taken("a move counts for the rows that its client has now among all rows now", "dw", told),
+    Taken("a move counts for the rows that its client has now among all rows now", "dw", told, by_rows=True),
     Algorithm2("every visit is Algorithm 2", {"steps": 1}),
     Algorithm2("… with several iterations, and the order of equations 8 and 9", {**_SEVERAL, "order": "equations"}),
     Algorithm2("… from the model that was just sent", {**_SEVERAL, "keep": False}),

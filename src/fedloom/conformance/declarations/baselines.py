@@ -42,7 +42,7 @@ def pooled_steps(known: Known, method: Any, x: Tensor) -> Tensor:
 
 def server_moved(walk: Walk) -> float:
     """How far the server's model is from the first one."""
-    return apart(walk.setting.method.model(walk.state), walk.context(0).theta0)
+    return apart(walk.theta(), walk.context(0).theta0)
 
 
 LOCAL = Declaration(
