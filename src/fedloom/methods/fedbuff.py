@@ -12,13 +12,13 @@ from typing import Literal
 from fedloom.federation.replies import Replies, Weighting
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.federation.staleness import constant, polynomial
-from fedloom.methods.fedopt import ClientOptimised
 from fedloom.methods.method import Context
+from fedloom.methods.training import ClientTraining
 from fedloom.types import State
 
 
 @dataclass(frozen=True)
-class FedBuff(ClientOptimised):
+class FedBuff(ClientTraining):
     """The server gathers K replies, whoever they are from and however old, and steps by the mean of their moves.
 
     Nobody waits for the slowest client, and the server still sees only sums, as secure aggregation needs.

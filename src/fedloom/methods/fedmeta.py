@@ -10,7 +10,7 @@ Z. Li, F. Zhou, F. Chen and H. Li, "Meta-SGD: learning to learn quickly for few-
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -23,11 +23,10 @@ from fedloom.federation.optimisers import local_optimiser
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies, Weighting
 from fedloom.federation.schedules import Rate, rate_at
+from fedloom.federation.server_optimisers import ServerChoice
 from fedloom.methods.adapting import Adapting, MetaLearning, norm, whole_gradient
-from fedloom.methods.fedavg import FedAvg
-from fedloom.methods.fedopt import ServerChoice
 from fedloom.methods.method import Context
-from fedloom.methods.training import LocalTraining
+from fedloom.methods.training import ClientTraining
 from fedloom.types import Count, Memory, Message, Positive, State, Vector
 
 
@@ -65,8 +64,8 @@ class FedMeta(ServerChoice, MetaLearning):
         """θ and α."""
 
     def check(self, problem: Problem) -> None:
-        MetaLearning.check(self, problem)
-        self.chosen()
+        super().check(problem)
+        self.server_opt()
         if self.meta_step == "client" and self.server_optimiser != "sgd":
             raise ConfigError(
                 f"the server optimiser {self.server_optimiser!r} has nothing to do where clients take the meta step "
@@ -74,8 +73,7 @@ class FedMeta(ServerChoice, MetaLearning):
             )
 
     def server_init(self, ctx: Context) -> State:
-        x = self.start(ctx.theta0)
-        return {"x": x, **self.chosen().slots(x)}
+        return self.server_opt().init(self.start(ctx.theta0))
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}
@@ -98,7 +96,7 @@ class FedMeta(ServerChoice, MetaLearning):
         else:
             mean = replies.mean("dx", self.weighting)
         lr = rate_at(self.lr, ctx.round) if self.meta_step == "server" else 1.0
-        return self.chosen().step(state, mean, lr)  # line 9: x − (β/m) Σ g_u
+        return self.server_opt().step(state, mean, lr)  # line 9: x − (β/m) Σ g_u
 
     def model(self, state: State) -> Vector:
         return self.parted(state["x"])[0]
@@ -165,7 +163,7 @@ class FedMetaSGD(FedMeta):
 
 
 @dataclass(frozen=True)
-class FedAvgMeta(Adapting, LocalTraining):
+class FedAvgMeta(Adapting, ClientTraining):
     """FedAvg, but judged as the meta-learning methods are: after clients have adapted the model to their support rows.
 
     The fair comparison for those: what is left of their advantage is due to how they train.
@@ -180,21 +178,11 @@ class FedAvgMeta(Adapting, LocalTraining):
     adapt_optimiser: Literal["sgd", "momentum", "adam"] = "sgd"
     """The optimiser of the adaptation."""
 
-    def training(self) -> FedAvg:
-        """FedAvg, as it trains."""
-        return FedAvg(**{field.name: getattr(self, field.name) for field in fields(FedAvg)})
-
     def server_init(self, ctx: Context) -> State:
-        return self.training().server_init(ctx)
-
-    def broadcast(self, state: State, clients: Tensor) -> Message:
-        return self.training().broadcast(state, clients)
-
-    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        return self.training().client(client, received, memory)
+        return {"x": ctx.theta0}
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        return self.training().server(state, replies, ctx)
+        return {"x": state["x"] + replies.mean("dx", self.weighting)}
 
     def adapt(
         self, client: Client, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
