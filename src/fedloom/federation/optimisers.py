@@ -1,4 +1,4 @@
-"""Rules that turn a gradient into a step, for a vector or a stack of vectors; their state is plain tensors."""
+"""Optimisers of clients: rules that turn a gradient into a step, for a vector or a stack of vectors, in place."""
 
 from __future__ import annotations
 

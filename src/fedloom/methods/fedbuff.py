@@ -15,18 +15,19 @@ from fedloom.federation.client import Client
 from fedloom.federation.replies import Reduce, Replies, Weighting, weight_by
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.federation.staleness import polynomial
-from fedloom.methods.fedopt import ClientOptimised
 from fedloom.methods.method import Context
+from fedloom.methods.training import ClientTraining
 from fedloom.types import State
 
 
 @dataclass(frozen=True)
-class FedBuff(ClientOptimised):
+class FedBuff(ClientTraining):
     """The server gathers K replies, whoever they are from and however old, and steps by the mean of their moves.
 
-    Nobody waits for the slowest client, and the server still sees only sums, as secure aggregation needs.
+    Nobody waits for the slowest client. Without the weights by age the server sees only sums, as secure sums need.
     """
 
+    coordinatewise = True
     default_schedule = "async"
     default_buffer = 10
 
@@ -49,8 +50,6 @@ class FedBuff(ClientOptimised):
         return {"x": ctx.theta0}
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        if self.staleness == "none":
-            mean = replies.mean("dx")
-        else:
-            mean = replies.mean("dx", polynomial(replies.staleness, 0.5))  # (1/K) Σ Δ_i/√(1 + τ_i)
+        worth = None if self.staleness == "none" else polynomial(replies.staleness, 0.5)
+        mean = replies.mean("dx", worth)  # (1/K) Σ Δ_i/√(1 + τ_i)
         return {"x": state["x"] + rate_at(self.server_lr, ctx.round) * mean}

@@ -10,7 +10,7 @@ Z. Li, F. Zhou, F. Chen and H. Li, "Meta-SGD: learning to learn quickly for few-
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -21,13 +21,12 @@ from fedloom.federation.client import Client
 from fedloom.federation.meta import Meta
 from fedloom.federation.optimisers import local_optimiser
 from fedloom.federation.problem import Problem
-from fedloom.federation.replies import Replies, Weighting
+from fedloom.federation.replies import Replies, Weighting, weight_by
 from fedloom.federation.schedules import Rate, rate_at
+from fedloom.federation.server_optimisers import ServerChoice
 from fedloom.methods.adapting import Adapting, MetaLearning, norm, whole_gradient
-from fedloom.methods.fedavg import FedAvg
-from fedloom.methods.fedopt import ServerChoice
 from fedloom.methods.method import Context
-from fedloom.methods.training import LocalTraining
+from fedloom.methods.training import ClientTraining
 from fedloom.types import Count, Memory, Message, Positive, State, Vector
 
 
@@ -38,6 +37,8 @@ class FedMeta(ServerChoice, MetaLearning):
     What is learnt is a vector x: θ (MAML), or θ and the step sizes α (Meta-SGD). The server takes a step on the mean of
     the meta-gradients; or, with meta_step = "client", each client takes that step itself and the server averages.
     """
+
+    coordinatewise = True
 
     lr: Rate = 0.3
     """β, the meta step size of whoever takes the meta step, or a schedule of it."""
@@ -54,7 +55,7 @@ class FedMeta(ServerChoice, MetaLearning):
     weighting: Literal["uniform", "size", "query"] = "uniform"
     """What a client counts for: the same (the paper), its training rows, or its query rows."""
     gradient_norm: bool = False
-    """Also measure ‖∇F(θ)‖ whenever the model is judged, which costs a meta-gradient of every client."""
+    """Also measure ‖∇F(θ)‖ whenever the model is evaluated, which costs a meta-gradient of every client."""
 
     @abstractmethod
     def start(self, theta: Vector) -> Vector:
@@ -65,8 +66,8 @@ class FedMeta(ServerChoice, MetaLearning):
         """θ and α."""
 
     def check(self, problem: Problem) -> None:
-        MetaLearning.check(self, problem)
-        self.chosen()
+        super().check(problem)
+        self.server_opt()
         if self.meta_step == "client" and self.server_optimiser != "sgd":
             raise ConfigError(
                 f"the server optimiser {self.server_optimiser!r} has nothing to do where clients take the meta step "
@@ -78,8 +79,7 @@ class FedMeta(ServerChoice, MetaLearning):
         return self.batch
 
     def server_init(self, ctx: Context) -> State:
-        x = self.start(ctx.theta0)
-        return {"x": x, **self.chosen().slots(x)}
+        return self.server_opt().init(self.start(ctx.theta0))
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}
@@ -98,7 +98,7 @@ class FedMeta(ServerChoice, MetaLearning):
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         mean = replies.mean("dx")
         lr = rate_at(self.lr, ctx.round) if self.meta_step == "server" else 1.0
-        return self.chosen().step(state, mean, lr)  # line 9: x − (β/m) Σ g_u
+        return self.server_opt().step(state, mean, lr)  # line 9: x − (β/m) Σ g_u
 
     def model(self, state: State) -> Vector:
         return self.parted(state["x"])[0]
@@ -165,11 +165,13 @@ class FedMetaSGD(FedMeta):
 
 
 @dataclass(frozen=True)
-class FedAvgMeta(Adapting, LocalTraining):
-    """FedAvg, but judged as the meta-learning methods are: after clients have adapted the model to their support rows.
+class FedAvgMeta(Adapting, ClientTraining):
+    """FedAvg, but evaluated as the meta-learning methods are: after clients have adapted the model to their support rows.
 
     The fair comparison for those: what is left of their advantage is due to how they train.
     """
+
+    coordinatewise = True
 
     weighting: Weighting = "size"
     """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean."""
@@ -180,24 +182,14 @@ class FedAvgMeta(Adapting, LocalTraining):
     adapt_optimiser: Literal["sgd", "momentum", "adam"] = "sgd"
     """The optimiser of the adaptation."""
 
-    def training(self) -> FedAvg:
-        """FedAvg, as it trains."""
-        return FedAvg(**{field.name: getattr(self, field.name) for field in fields(FedAvg)})
-
     def server_init(self, ctx: Context) -> State:
-        return self.training().server_init(ctx)
-
-    def broadcast(self, state: State, clients: Tensor) -> Message:
-        return self.training().broadcast(state, clients)
-
-    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        return self.training().client(client, received, memory)
+        return {"x": ctx.theta0}
 
     def weight(self, client: Client) -> Tensor | None:
-        return self.training().weight(client)
+        return weight_by(self.weighting, client)
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        return self.training().server(state, replies, ctx)
+        return {"x": state["x"] + replies.mean("dx")}
 
     def adapt(
         self, client: Client, state: State, theta: Vector, lr: float | None, steps: int | None, split: str

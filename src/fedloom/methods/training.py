@@ -12,7 +12,7 @@ from fedloom.federation.client import Client
 from fedloom.federation.optimisers import local_optimiser
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.method import Ints, ServerMethod
-from fedloom.types import Count, Vector
+from fedloom.types import Count, Memory, Message, State, Vector
 
 
 @dataclass(frozen=True)
@@ -58,3 +58,16 @@ class LocalTraining(LocalSteps):
         """The client's model after its local steps from x, and the number of these steps."""
         lr, rule = self.rate(client), local_optimiser(self.optimiser)
         return client.sgd(x, lr, self.batch, self.epochs, self.steps, optimiser=rule, pull=pull, shift=shift)
+
+
+@dataclass(frozen=True)
+class ClientTraining(LocalTraining):
+    """The clients' half of FedAvg and its kin: each trains from the common model and sends by how much it moved."""
+
+    def broadcast(self, state: State, clients: Tensor) -> Message:
+        return {"x": state["x"]}
+
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        x = received["x"]
+        y, _ = self.train(client, x)  # ClientUpdate, ClientOpt
+        return {"dx": y - x}, memory  # Δ_i
