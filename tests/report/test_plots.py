@@ -18,7 +18,7 @@ from fedloom.report import (
 )
 from fedloom.report.curves import LIMIT, client_values, measure_curves, metric_curves, thin
 from fedloom.report.groups import Group
-from fedloom.report.plots import DARK, LIGHT
+from fedloom.report.look import DARK, LIGHT
 
 
 @pytest.fixture
@@ -259,7 +259,14 @@ def test_participation_is_not_drawn_when_all_were_accepted(make_run):
 def test_what_a_user_wrote_is_plain_text_in_a_figure(make_run):
     run = read_run(make_run(method="<a href='x'>me</a>", rounds=2))
     run.data["labels"][0] = "<b>bold</b>"
-    for figure in (learning_curves(group_runs([run])), client_spread(group_runs([run])), label_picture(run.data)):
+    run.data["roles"][0] = "<b>role</b>"
+    metric = "<b>metric"
+    for row in run.history:
+        row["evaluation"] = {metric: row["evaluation"]["accuracy"]}
+    run.summary["per_client"][metric] = run.summary["per_client"]["accuracy"]
+    groups = group_runs([run])
+    spreads = (client_spread(groups, metric, view) for view in ("box", "cumulative", "size"))
+    for figure in (learning_curves(groups, metric=metric), *spreads, label_picture(run.data)):
         text = figure.to_json().encode().decode("unicode_escape")
         assert "<a" not in text
         assert "<b" not in text
