@@ -107,12 +107,12 @@ def test_a_long_time_is_told_in_hours(make_run):
     assert axis.values[0][-1] == 10.0
 
 
-def test_a_round_that_a_run_passed_without_being_judged_is_not_in_the_mean(make_run):
+def test_a_round_that_a_run_passed_without_being_evaluated_is_not_in_the_mean(make_run):
     runs = [read_run(make_run(str(seed), seed=seed, rounds=rounds, every=2)) for seed, rounds in ((0, 5), (1, 8))]
     curves = metric_curves([Group("by the clock", tuple(runs))])
     (line,) = curves.lines["accuracy"]["weighted"]
     shown = curves.axes["round"].values[0][np.isfinite(line.mean)]
-    assert shown.tolist() == [0, 2, 4, 6, 8]  # one run was judged after its last round, 5
+    assert shown.tolist() == [0, 2, 4, 6, 8]  # one run was evaluated after its last round, 5
 
 
 def test_a_clock_that_stood_still_is_no_axis(make_run):
