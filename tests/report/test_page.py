@@ -242,16 +242,17 @@ def test_a_target_on_a_metric_that_is_not_there_names_those_that_are(make_run, t
 
 
 def poisoned(make_run, name, where="run"):
-    """A run in which all that has a name has this one: run, label, metric, measure, client, class, role, note."""
+    """A run in which all that has a name has this one: run, method, metric, measure, client, class, role, note."""
     text = json.dumps(name)[1:-1]
     folder = make_run(where, rounds=3, schedule="rounds")
     for file in ("data.json", "summary.json", "history.jsonl"):
         path = folder / file
         old = path.read_text().replace("accuracy", text).replace("gradient_norm", text).replace("Dirichlet", text)
-        old = old.replace('"label": "fedavg"', f'"label": "{text}"').replace('"source"', f'"{text}"')
+        old = old.replace('"fedavg"', f'"{text}"').replace('"source"', f'"{text}"')
         path.write_text(re.sub(r'("(?:labels|classes)": \[)"0"', lambda found: f'{found[1]}"{text}"', old))
     config = folder / "config.toml"
-    config.write_text(config.read_text().replace('name = ""', f'name = "{text}"'.replace("\\ud800", "?")))
+    named = re.sub(r'name = "(?:fedavg)?"', lambda _: f'name = "{text}"', config.read_text())
+    config.write_text(named.replace("\\ud800", "?"))
     return folder
 
 
