@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from fedloom.report.plots import LIGHT
+from fedloom.report.look import LIGHT
 from fedloom.report.words import name_text
 from fedloom.storage.files import slug
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedloom.report import fleet_picture
 from fedloom.report.fleet import MOST_JOBS, FleetTime, summary
 from fedloom.report.groups import Group
-from fedloom.report.plots import FATES
+from fedloom.report.look import FATES
 from fedloom.report.runs import RunRecord
 
 TWO_ROUNDS = (

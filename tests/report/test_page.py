@@ -6,10 +6,13 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
 from fedloom.errors import RunError
 from fedloom.report import write_report
@@ -17,6 +20,17 @@ from fedloom.report import write_report
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 in_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
 EVIL = "</script><script>alert(1)</script>"
+NAMES = (
+    EVIL,
+    "<script>alert(1)</script>",
+    '"onmouseover="alert(1)" x="',
+    "' onmouseover='alert(1)' x='",
+    "{{7*7}}{% raw %}{#",
+    "</style><style>*{display:none}",
+    "]]><!--",
+    "&lt;b&gt; & \u2028 \ud800",
+)
+"""What a user may call a run, a method, a client, a class or a metric."""
 
 
 class Page(HTMLParser):
@@ -124,7 +138,7 @@ def test_the_page_says_what_was_run_and_how_to_get_it_again(page, comparison):
         "central, fedavg and local on digits",
         "20 clients",
         "3 experiments, 3 repeats each",
-        "Judged: the global model, on all clients, test split.",
+        "Evaluated: the global model, on all clients, test split.",
         f"fedloom run {comparison}/fedavg/seed-2/config.toml",
         "Dirichlet with α = 0.3",
         "Label distance",
@@ -156,8 +170,8 @@ def test_a_comparison_that_recorded_its_command_shows_it(make_run, tmp_path):
     (tmp_path / "all/compare.json").write_text(
         json.dumps({"command": ["fedloom", "compare", "fedavg", "--data", "my digits"]})
     )
-    text = write_report(tmp_path / "all", tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "fedloom compare fedavg --data &#x27;my digits&#x27;" in text
+    page = Page(write_report(tmp_path / "all", tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert "fedloom compare fedavg --data 'my digits'" in page.text
 
 
 def test_a_quiet_run_has_no_section_on_participation_or_measures(make_run, tmp_path):
@@ -227,22 +241,50 @@ def test_a_target_on_a_metric_that_is_not_there_names_those_that_are(make_run, t
         write_report(make_run(rounds=1), tmp_path / "r.html", target=0.5, metric="f1")
 
 
-def poisoned(make_run):
-    folder = make_run(name=EVIL, method=EVIL, label=EVIL, rounds=3)
-    for name in ("data.json", "summary.json", "history.jsonl"):
-        path = folder / name
-        text = path.read_text().replace("accuracy", EVIL.replace("/", "\\/")).replace("gradient_norm", EVIL)
-        path.write_text(text.replace('"labels": ["0"', f'"labels": [{json.dumps(EVIL)}').replace("Dirichlet", EVIL))
+def poisoned(make_run, name, where="run"):
+    """A run in which all that has a name has this one: run, method, metric, measure, client, class, role, note."""
+    text = json.dumps(name)[1:-1]
+    folder = make_run(where, rounds=3, schedule="rounds")
+    for file in ("data.json", "summary.json", "history.jsonl"):
+        path = folder / file
+        old = path.read_text().replace("accuracy", text).replace("gradient_norm", text).replace("Dirichlet", text)
+        old = old.replace('"fedavg"', f'"{text}"').replace('"source"', f'"{text}"')
+        path.write_text(re.sub(r'("(?:labels|classes)": \[)"0"', lambda found: f'{found[1]}"{text}"', old))
+    config = folder / "config.toml"
+    named = re.sub(r'name = "(?:fedavg)?"', lambda _: f'name = "{text}"', config.read_text())
+    config.write_text(named.replace("\\ud800", "?"))
     return folder
 
 
-def test_nothing_that_a_user_wrote_becomes_markup(make_run, tmp_path):
-    out = write_report(poisoned(make_run), tmp_path / "r.html", title=EVIL)
-    page = Page(out.read_text(encoding="utf-8"))
-    assert len(page.scripts) == 3
-    assert EVIL in page.text
-    assert "<script" not in page.scripts[0]
-    json.loads(page.scripts[0])
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_that_a_user_wrote_becomes_markup(name, make_run, tmp_path):
+    harmless, page = (
+        Page(write_report(poisoned(make_run, each, where), tmp_path / "r.html", title=each).read_text(encoding="utf-8"))
+        for where, each in (("harmless", re.sub(r"[^\w/:]", "x", name)), ("run", name))
+    )
+    shown = name.replace("\ud800", "?")
+    assert page.text.count(shown) > 5
+    assert [(tag, set(each)) for tag, each in page.tags] == [(tag, set(each)) for tag, each in harmless.tags]
+    assert not set("<>&") & set(page.scripts[0])
+    assert shown in payload(page)["charts"]["learning"]["lines"]
+    assert page.scripts[1:] == harmless.scripts[1:]
+
+
+def test_the_wheel_has_the_templates_and_the_assets():
+    root = Path(__file__).parents[2]
+    shipped = {file.distribution_path for file in WheelBuilder(str(root)).recurse_included_files()}
+    for folder in ("templates", "assets"):
+        names = {entry.name for entry in files("fedloom.report").joinpath(folder).iterdir()}
+        assert names
+        assert {f"fedloom/report/{folder}/{name}" for name in names} <= shipped
+
+
+def test_reports_are_made_without_the_engine_and_without_torch():
+    probe = (
+        "import sys, fedloom.report; print(*(name for name in sys.modules if name.startswith(('fedloom.', 'torch'))))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout.split()
+    assert not [name for name in loaded if not name.startswith(("fedloom.report", "fedloom.errors"))]
 
 
 def test_a_long_history_does_not_swell_the_page(make_run, tmp_path):
@@ -377,8 +419,9 @@ def test_every_choice_of_the_fleet_draws_something_of_its_own(schedules, tmp_pat
 
 
 @in_browser
-def test_a_browser_runs_no_script_that_a_user_smuggled_in(make_run, tmp_path):
-    out = write_report(poisoned(make_run), tmp_path / "r.html", title=EVIL)
+@pytest.mark.parametrize("name", [EVIL, '"onmouseover="alert(1)" x="'])
+def test_a_browser_runs_no_script_that_a_user_smuggled_in(name, make_run, tmp_path):
+    out = write_report(poisoned(make_run, name), tmp_path / "r.html", title=name)
     dom, complaints = browse(out, tmp_path / "profile")
     assert complaints == []
     assert dom.count("js-plotly-plot") >= 4

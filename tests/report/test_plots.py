@@ -18,7 +18,7 @@ from fedloom.report import (
 )
 from fedloom.report.curves import LIMIT, client_values, measure_curves, metric_curves, thin
 from fedloom.report.groups import Group
-from fedloom.report.plots import DARK, LIGHT
+from fedloom.report.look import DARK, LIGHT
 
 
 @pytest.fixture
@@ -107,12 +107,12 @@ def test_a_long_time_is_told_in_hours(make_run):
     assert axis.values[0][-1] == 10.0
 
 
-def test_a_round_that_a_run_passed_without_being_judged_is_not_in_the_mean(make_run):
+def test_a_round_that_a_run_passed_without_being_evaluated_is_not_in_the_mean(make_run):
     runs = [read_run(make_run(str(seed), seed=seed, rounds=rounds, every=2)) for seed, rounds in ((0, 5), (1, 8))]
     curves = metric_curves([Group("by the clock", tuple(runs))])
     (line,) = curves.lines["accuracy"]["weighted"]
     shown = curves.axes["round"].values[0][np.isfinite(line.mean)]
-    assert shown.tolist() == [0, 2, 4, 6, 8]  # one run was judged after its last round, 5
+    assert shown.tolist() == [0, 2, 4, 6, 8]  # one run was evaluated after its last round, 5
 
 
 def test_a_clock_that_stood_still_is_no_axis(make_run):
@@ -259,7 +259,14 @@ def test_participation_is_not_drawn_when_all_were_accepted(make_run):
 def test_what_a_user_wrote_is_plain_text_in_a_figure(make_run):
     run = read_run(make_run(method="<a href='x'>me</a>", rounds=2))
     run.data["labels"][0] = "<b>bold</b>"
-    for figure in (learning_curves(group_runs([run])), client_spread(group_runs([run])), label_picture(run.data)):
+    run.data["roles"][0] = "<b>role</b>"
+    metric = "<b>metric"
+    for row in run.history:
+        row["evaluation"] = {metric: row["evaluation"]["accuracy"]}
+    run.summary["per_client"][metric] = run.summary["per_client"]["accuracy"]
+    groups = group_runs([run])
+    spreads = (client_spread(groups, metric, view) for view in ("box", "cumulative", "size"))
+    for figure in (learning_curves(groups, metric=metric), *spreads, label_picture(run.data)):
         text = figure.to_json().encode().decode("unicode_escape")
         assert "<a" not in text
         assert "<b" not in text

@@ -7,11 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from fedloom.engine.matrix import TaskMatrix
 
 Row = dict[str, Any]
 Follow = Callable[[Row, int], None]
@@ -117,6 +120,27 @@ def ending(summary: dict[str, Any]) -> Table:
     table.caption = "  ".join(cost)
     table.caption_justify = "left"
     return table
+
+
+def matrix_table(matrix: TaskMatrix) -> Table:
+    """How good the model was on each task after each."""
+    from fedloom.report.continual import FRESH
+    from fedloom.report.words import name_text, plain, text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(f"{name_text(matrix.metric)} after")
+    for task in matrix.tasks:
+        table.add_column(Text(f"on {task}"), justify="right")
+    for learnt, row in zip((FRESH, *matrix.tasks), (matrix.fresh, *matrix.rows), strict=False):
+        table.add_row(Text(learnt), *(text(plain, value) for value in row))
+    return table
+
+
+def measures_text(matrix: TaskMatrix) -> str:
+    """What the matrix comes to, in a line."""
+    from fedloom.report.words import name_text, plain, text
+
+    return "  ".join(f"{name_text(name).lower()} {text(plain, value)}" for name, value in matrix.measures().items())
 
 
 def stopped(summary: dict[str, Any]) -> str:

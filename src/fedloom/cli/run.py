@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.cli.display import ending, following, make_console, primary, say, stopped
+from fedloom.cli.display import ending, following, make_console, matrix_table, measures_text, primary, say, stopped
 from fedloom.cli.flags import EXECUTION, Flags, overrides, with_flags
 from fedloom.cli.guard import Halt
 from fedloom.storage.files import slug
@@ -95,8 +95,6 @@ def _tell(console: Console, done: Run) -> None:
     if done.matrix is None:
         tell(console, done.summary)
         return
-    from fedloom.report.continual import matrix_table, measures_text
-
     console.print(matrix_table(done.matrix))
     say(console, measures_text(done.matrix))
 

@@ -6,14 +6,15 @@
 figures.
 """
 
-from fedloom.report.continual import matrix_table, task_picture
+from fedloom.report.continual import task_picture
 from fedloom.report.features import feature_picture
 from fedloom.report.fleet import fleet_picture
 from fedloom.report.groups import Group, Target, direction, group_runs, metric_names
-from fedloom.report.page import make_target, write_report
-from fedloom.report.plots import client_spread, label_picture, learning_curves, participation_chart
+from fedloom.report.labels import label_picture
+from fedloom.report.page import html_table, make_target, write_report
+from fedloom.report.plots import client_spread, learning_curves, participation_chart
 from fedloom.report.runs import RunRecord, find_runs, read_run
-from fedloom.report.table import html_table, rich_table, rows
+from fedloom.report.table import rich_table, rows
 
 __all__ = [
     "Group",
@@ -29,7 +30,6 @@ __all__ = [
     "label_picture",
     "learning_curves",
     "make_target",
-    "matrix_table",
     "metric_names",
     "participation_chart",
     "read_run",

@@ -8,38 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedloom.report import plots
 from fedloom.report.groups import Group
+from fedloom.report.look import canvas, heat_map, line_style, numbers, plain_text
 from fedloom.report.runs import RunRecord, number
-from fedloom.report.words import name_text, plain, text
+from fedloom.report.words import name_text
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-    from rich.table import Table
-
-    from fedloom.engine.matrix import TaskMatrix
 
 FRESH = "nothing"
 """What a model has learnt before the first task."""
 VIEWS = {"matrix": "matrix", "lines": "lines"}
-
-
-def matrix_table(matrix: TaskMatrix) -> Table:
-    """The matrix for a terminal."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(f"{name_text(matrix.metric)} after")
-    for task in matrix.tasks:
-        table.add_column(f"on {task}", justify="right")
-    for learnt, row in zip((FRESH, *matrix.tasks), (matrix.fresh, *matrix.rows), strict=False):
-        table.add_row(learnt, *(text(plain, value) for value in row))
-    return table
-
-
-def measures_text(matrix: TaskMatrix) -> str:
-    """What the matrix comes to, in a line."""
-    return "  ".join(f"{name_text(name).lower()} {text(plain, value)}" for name, value in matrix.measures().items())
 
 
 def mean_matrix(runs: Sequence[RunRecord]) -> tuple[list[str], list[str], np.ndarray[Any, Any], str] | None:
@@ -70,43 +49,36 @@ def task_picture(group: Group, view: str = "matrix") -> Figure | None:
 
 
 def _heat_map(learnt: list[str], tasks: list[str], values: np.ndarray[Any, Any], metric: str) -> Figure:
-    import plotly.graph_objects as go
-
-    figure = go.Figure(
-        go.Heatmap(
-            z=[plots.numbers(row) for row in values],
-            x=[plots.plain_text(task) for task in tasks],
-            y=[plots.plain_text(task) for task in learnt],
+    figure = canvas(height=160 + 44 * len(learnt))
+    figure.add_trace(
+        heat_map(
+            values,
+            {"title": {"text": plain_text(name_text(metric))}},
+            x=[plain_text(task) for task in tasks],
+            y=[plain_text(task) for task in learnt],
             texttemplate="%{z:.3f}" if len(tasks) <= 12 else None,
             hovertemplate="on %{x} after %{y}: %{z:.4g}<extra></extra>",
             xgap=2,
             ygap=2,
-            colorscale=[list(stop) for stop in plots.SEQUENCES["light"]],
-            colorbar={"title": {"text": name_text(metric)}, "thickness": 10, "outlinewidth": 0},
-            meta={"sequence": True},
         )
     )
-    plots.style(figure, height=160 + 44 * len(learnt))
-    figure.update_xaxes(title_text="judged on", type="category", side="top")
+    figure.update_xaxes(title_text="evaluated on", type="category", side="top")
     figure.update_yaxes(title_text="after", type="category", autorange="reversed")
     return figure
 
 
 def _lines(learnt: list[str], tasks: list[str], values: np.ndarray[Any, Any], metric: str) -> Figure:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = canvas(height=380)
     for at, task in enumerate(tasks):
         figure.add_scatter(
-            x=[plots.plain_text(name) for name in learnt],
-            y=plots.numbers(values[:, at]),
-            name=plots.plain_text(f"on {task}"),
+            x=[plain_text(name) for name in learnt],
+            y=numbers(values[:, at]),
+            name=plain_text(f"on {task}"),
             mode="lines+markers",
-            **plots.line_style(at),
+            **line_style(at),
             hovertemplate="%{y:.4g}",
         )
-    plots.style(figure, height=380)
     figure.update_layout(hovermode="x unified")
     figure.update_xaxes(title_text="after", type="category")
-    figure.update_yaxes(title_text=name_text(metric))
+    figure.update_yaxes(title_text=plain_text(name_text(metric)))
     return figure

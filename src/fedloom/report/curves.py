@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.report.groups import Group, by_the_clock, direction, measure_names, metric_names
-from fedloom.report.runs import RunRecord, evaluations, number, pick, section
-from fedloom.report.words import name_text
+from fedloom.report.groups import Group, by_the_clock, direction, every_run, measure_names, metric_names
+from fedloom.report.look import FATES
+from fedloom.report.runs import RunRecord, client_name, evaluations, number, pick, section
 
 LIMIT = 2000
 """How many rounds one line shows at the most; longer histories are thinned evenly, first and last round kept."""
@@ -98,7 +98,7 @@ def _of(part: str, name: str) -> Read:
 
 def _tested(groups: Sequence[Group]) -> list[str]:
     """The metrics of rows that were tested on arrival, before they were trained on."""
-    rows = (row for group in groups for run in group.runs for row in run.history)
+    rows = (row for run in every_run(groups) for row in run.history)
     return list(dict.fromkeys(name for row in rows for name in section(row, "prequential")))
 
 
@@ -167,8 +167,8 @@ def _line(table: Table, read: Read) -> Line:
 def _leaps(values: Array) -> NDArray[np.bool_]:
     """The rounds that a run passed without having the value while others have it.
 
-    Runs by the clock, say, end after different rounds, and each is judged at its end. A mean over other runs than the
-    one before would be a leap that none of them made.
+    Runs by the clock, say, end after different rounds, and each is evaluated at its end. A mean over other runs than
+    the one before would be a leap that none of them made.
     """
     known = np.isfinite(values)
     later = np.flip(np.logical_or.accumulate(np.flip(known, 1), axis=1), 1)
@@ -197,16 +197,20 @@ def _axes(tables: list[Table]) -> dict[str, Axis]:
     return found
 
 
+def _count(name: str) -> Read:
+    return lambda row: number(row.get(name))
+
+
 def _bytes(row: Row) -> float | None:
     up, down = number(row.get("bytes_up")), number(row.get("bytes_down"))
     return None if up is None or down is None else up + down
 
 
 _CLOCKS: tuple[tuple[str, str, Read], ...] = (
-    ("simulated_seconds", "Simulated time", lambda row: number(row.get("simulated_seconds"))),
+    ("simulated_seconds", "Simulated time", _count("simulated_seconds")),
     ("bytes", "Bytes up and down", _bytes),
-    ("gradient_evaluations", "Gradient evaluations", lambda row: number(row.get("gradient_evaluations"))),
-    ("wall_seconds", "Wall time", lambda row: number(row.get("wall_seconds"))),
+    ("gradient_evaluations", "Gradient evaluations", _count("gradient_evaluations")),
+    ("wall_seconds", "Wall time", _count("wall_seconds")),
 )
 
 
@@ -221,22 +225,17 @@ def participation(group: Group) -> dict[str, Array] | None:
     """Clients a round by what became of them, mean over repeats; None when every selected one was accepted."""
     rows = [{row["round"]: row for row in run.history if row["round"] > 0} for run in group.runs]
     rounds = sorted({index for by_round in rows for index in by_round})
-    fates = ("accepted", "late", "lost", "dropped", "failed")
-    table = {fate: _values((rounds, rows), _count(fate)) for fate in fates}
+    table = {fate: _values((rounds, rows), _count(fate)) for fate in FATES}
     selected = _values((rounds, rows), _count("selected"))
-    missed = any(bool((table[fate] > 0).any()) for fate in fates[1:])
+    missed = any(bool((values > 0).any()) for fate, values in table.items() if fate != "accepted")
     if not missed and not bool((selected > table["accepted"]).any()):
         return None
     bins = np.array_split(np.arange(len(rounds)), min(len(rounds), 150))
     found = {"round": np.array([float(np.mean([rounds[at] for at in part])) for part in bins])}
-    for fate in fates:
-        means = np.nan_to_num(_over_runs(np.nanmean, table[fate]))
+    for fate, values in table.items():
+        means = np.nan_to_num(_over_runs(np.nanmean, values))
         found[fate] = np.array([float(means[part].mean()) for part in bins])
     return found
-
-
-def _count(name: str) -> Read:
-    return lambda row: number(row.get(name))
 
 
 @dataclass(frozen=True)
@@ -251,17 +250,11 @@ class ClientValue:
 def client_values(run: RunRecord, metric: str) -> list[ClientValue]:
     """The final metric of every client of a run, from its summary."""
     table = section(run.summary, "per_client")
-    names = run.data.get("labels") or []
     sizes = section(run.data, "sizes").get("train") or []
     found = []
     for client, value in zip(table.get("clients") or [], table.get(metric) or [], strict=False):
         known = number(value)
         if known is not None and math.isfinite(known) and isinstance(client, int):
-            name = str(names[client]) if client < len(names) else str(client)
-            found.append(ClientValue(known, name, number(sizes[client]) if client < len(sizes) else None))
+            rows = number(sizes[client]) if client < len(sizes) else None
+            found.append(ClientValue(known, client_name(run.data, client), rows))
     return found
-
-
-def describe(name: str, statistic: str) -> str:
-    """A line's quantity in words, for the y axis."""
-    return name_text(name) if statistic == "value" else f"{name_text(name)}, {STATISTICS[statistic]}"

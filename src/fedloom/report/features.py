@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedloom.report import plots
 from fedloom.report.curves import thin
 from fedloom.report.groups import FEATURE, Group
+from fedloom.report.look import canvas, heat_map, plain_text
 from fedloom.report.runs import RunRecord, number, section
 
 if TYPE_CHECKING:
@@ -33,24 +33,19 @@ def feature_table(run: RunRecord) -> tuple[list[str], list[int], np.ndarray[Any,
 
 def feature_picture(group: Group) -> Figure | None:
     """The learned representation of the input columns along the first run of a group; None where it is not measured."""
-    import plotly.graph_objects as go
-
     found = feature_table(group.runs[0])
     if found is None:
         return None
     names, rounds, values = found
-    figure = go.Figure(
-        go.Heatmap(
-            z=[plots.numbers(row) for row in values],
+    figure = canvas(height=min(160 + 20 * len(names), 900))
+    figure.add_trace(
+        heat_map(
+            values,
             x=[str(index) for index in rounds],
-            y=[plots.plain_text(name) for name in names],
+            y=[plain_text(name) for name in names],
             hovertemplate="%{y}, round %{x}: %{z:.4g}<extra></extra>",
-            colorscale=[list(stop) for stop in plots.SEQUENCES["light"]],
-            colorbar={"thickness": 10, "outlinewidth": 0},
-            meta={"sequence": True},
         )
     )
-    plots.style(figure, height=min(160 + 20 * len(names), 900))
     figure.update_xaxes(title_text="Round", type="category", nticks=13)
     figure.update_yaxes(title_text="Input column", type="category", autorange="reversed", showgrid=False)
     return figure

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedloom.report import plots
 from fedloom.report.curves import time_unit
 from fedloom.report.groups import Group
-from fedloom.report.runs import RunRecord, number
+from fedloom.report.look import FATES, bar_style, canvas, heat_map, numbers, plain_text
+from fedloom.report.runs import RunRecord, client_name, number
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -26,7 +26,7 @@ LEGEND = (
 )
 WAITED, AWAY = "waited", "away"
 _LOOKS = {
-    **{fate: (*look, 0.72) for fate, look in plots.FATES.items()},
+    **{fate: (*look, 0.72) for fate, look in FATES.items()},
     WAITED: (6, "", 0.08),
     AWAY: (2, "\\", 0.3),
 }
@@ -135,50 +135,43 @@ def summary(times: dict[str, FleetTime]) -> str:
 
 
 def _bars(time: FleetTime, since: float, until: float) -> Figure:
-    import plotly.graph_objects as go
-
     unit, size = time_unit(until - since)
-    figure = go.Figure()
+    figure = canvas(height=120 + 20 * len(time.names))
     for kind, (colour, pattern, width) in _LOOKS.items():
         spans = [span for span in time.spans if span.kind == kind and span.within(since, until)]
         if spans:
             figure.add_bar(
-                base=plots.numbers(span.start / size for span in spans),
-                x=plots.numbers((span.end - span.start) / size for span in spans),
+                base=numbers(span.start / size for span in spans),
+                x=numbers((span.end - span.start) / size for span in spans),
                 y=[time.names[span.client] for span in spans],
                 width=width,
                 orientation="h",
                 name=kind,
-                **plots.bar_style(colour, pattern),
+                **bar_style(colour, pattern),
                 hovertemplate=f"client %{{y}}: {kind}, %{{base:.5~g}} to %{{x:.5~g}} {unit}<extra></extra>",
             )
-    plots.style(figure, height=120 + 20 * len(time.names))
     figure.update_layout(barmode="overlay", hovermode="closest")
-    figure.update_xaxes(title_text=f"Simulated time ({unit})", range=plots.numbers((since / size, until / size)))
+    figure.update_xaxes(title_text=f"Simulated time ({unit})", range=numbers((since / size, until / size)))
     _client_axis(figure, time)
     return figure
 
 
 def _heat_map(time: FleetTime) -> Figure:
-    import plotly.graph_objects as go
-
     unit, size = time_unit(time.until)
     middles = (np.arange(_BINS) + 0.5) * time.until / _BINS / size
-    figure = go.Figure(
-        go.Heatmap(
-            z=[plots.numbers(np.round(row, 3)) for row in time.shares()],
-            x=plots.numbers(middles),
+    figure = canvas(height=120 + 20 * len(time.names))
+    figure.add_trace(
+        heat_map(
+            np.round(time.shares(), 3),
+            {"title": {"text": "at work"}, "tickformat": ".0%"},
+            x=numbers(middles),
             y=list(time.names.values()),
             zmin=0,
             zmax=1,
             ygap=2,
             hovertemplate="client %{y} at %{x:.4~g} " + unit + ": at work for %{z:.0%} of the time<extra></extra>",
-            colorscale=[list(stop) for stop in plots.SEQUENCES["light"]],
-            colorbar={"title": {"text": "at work"}, "thickness": 10, "outlinewidth": 0, "tickformat": ".0%"},
-            meta={"sequence": True},
         )
     )
-    plots.style(figure, height=120 + 20 * len(time.names))
     figure.update_xaxes(title_text=f"Simulated time ({unit})")
     _client_axis(figure, time)
     return figure
@@ -201,7 +194,7 @@ def _jobs(run: RunRecord) -> Iterable[Span]:
     for row in run.history:
         ended = number(row.get("simulated_seconds"))
         for client, start, end, fate in row.get("jobs") or ():
-            if ended is not None and fate in plots.FATES:
+            if ended is not None and fate in FATES:
                 yield Span(client, float(start), min(float(end), ended), fate)
 
 
@@ -232,10 +225,8 @@ def _overlap(spans: Iterable[Span], edges: np.ndarray[Any, Any]) -> np.ndarray[A
 
 def _names(run: RunRecord, clients: Sequence[int]) -> dict[int, str]:
     """What the clients are called, each by a name of its own."""
-    labels = run.data.get("labels") or []
-    names = {client: str(labels[client]) if client < len(labels) else str(client) for client in clients}
+    names = {client: client_name(run.data, client) for client in clients}
     known = list(names.values())
     return {
-        client: plots.plain_text(name if known.count(name) == 1 else f"{name} ({client})")
-        for client, name in names.items()
+        client: plain_text(name if known.count(name) == 1 else f"{name} ({client})") for client, name in names.items()
     }

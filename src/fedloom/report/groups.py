@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.report.runs import RunRecord, evaluations, number, pick, section
+from fedloom.report.runs import RunRecord, evaluations, number, pick, primary_first, section
 
 FEATURE = "feature/"
 """How measures of single input columns begin; they are drawn together as a heat map."""
@@ -46,6 +46,14 @@ class Group:
     def finished(self) -> int:
         """How many of the runs came to their end."""
         return sum(run.finished for run in self.runs)
+
+    @property
+    def count(self) -> str:
+        """How many repeats there are, and how many of them are finished where not all are."""
+        runs = len(self.runs)
+        if self.finished == runs:
+            return str(runs)
+        return "1, not finished" if runs == 1 else f"{runs}, {self.finished} finished"
 
     def finals(self, metric: str, statistic: str = "weighted") -> list[float]:
         """A metric at the end of each run that has it."""
@@ -112,28 +120,27 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
     ]
 
 
+def every_run(groups: Sequence[Group]) -> list[RunRecord]:
+    """All runs of all groups."""
+    return [run for group in groups for run in group.runs]
+
+
 def metric_names(groups: Sequence[Group]) -> list[str]:
     """All metrics of all groups, the primary one first."""
-    names: dict[str, None] = {}
-    for run in (run for group in groups for run in group.runs):
-        names.update(dict.fromkeys(run.metrics))
-    return sorted(names, key=lambda name: (("/" in name), name.endswith("loss")))
+    return primary_first(dict.fromkeys(name for run in every_run(groups) for name in run.metrics))
 
 
 def by_the_clock(groups: Sequence[Group]) -> bool:
     """Whether rounds do not compare: replies were taken as they arrived, or the schedules differ."""
-    runs = [run for group in groups for run in group.runs]
+    runs = every_run(groups)
     schedules = [schedule for run in runs if (schedule := section(run.config, "schedule"))]
     return any(run.asynchronous for run in runs) or any(schedule != schedules[0] for schedule in schedules)
 
 
 def measure_names(groups: Sequence[Group]) -> list[str]:
     """The scalars that methods measured about themselves, in any run; not those of single input columns."""
-    names: dict[str, None] = {}
-    for row in (row for group in groups for run in group.runs for row in run.history):
-        measures = row.get("measures")
-        if isinstance(measures, dict):
-            names.update(dict.fromkeys(name for name, value in measures.items() if number(value) is not None))
+    measures = (section(row, "measures") for run in every_run(groups) for row in run.history)
+    names = dict.fromkeys(name for one in measures for name, value in one.items() if number(value) is not None)
     return [name for name in names if not name.startswith(FEATURE)]
 
 

@@ -92,7 +92,7 @@ class RunRecord:
         names: dict[str, None] = dict.fromkeys(section(self.summary, "spread"))
         for row in self.history:
             names.update(dict.fromkeys(evaluations(row)))
-        return tuple(sorted(names, key=lambda name: (("/" in name), name.endswith("loss"))))
+        return tuple(primary_first(names))
 
     def final(self, metric: str, statistic: str = "weighted") -> float | None:
         """A metric at the end: from the summary, or from the last round that was evaluated."""
@@ -116,6 +116,12 @@ def section(table: dict[str, Any], key: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def client_name(data: dict[str, Any], client: int) -> str:
+    """What the data call a client; else its number."""
+    names = data.get("labels") or []
+    return str(names[client]) if client < len(names) else str(client)
+
+
 def number(value: object) -> float | None:
     """A JSON value as a number; None for anything that is not one. NaN and infinity stay what they are."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -136,6 +142,11 @@ def evaluations(row: dict[str, Any]) -> dict[str, dict[str, Any]]:
         if isinstance(metrics, dict):
             found |= {f"{evaluation}/{name}": value for name, value in metrics.items() if isinstance(value, dict)}
     return found
+
+
+def primary_first(metrics: Iterable[str]) -> list[str]:
+    """Metrics of the main evaluation before those of others, and losses last."""
+    return sorted(metrics, key=lambda name: ("/" in name, name.endswith("loss")))
 
 
 def read_run(folder: str | Path) -> RunRecord:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from html import escape
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from fedloom.report.groups import Group, Target, direction, mean_and_std, metric_names, settings
@@ -28,7 +28,7 @@ _CLOCKS = (
 
 @dataclass(frozen=True)
 class Column:
-    """One quantity of the table: where it stands, how it is found in a run, written and judged."""
+    """One quantity of the table: where it stands, how it is found in a run, written and compared."""
 
     key: str
     heading: str
@@ -98,14 +98,14 @@ def columns(groups: Sequence[Group], target: Target | None = None) -> list[Colum
 def cells(groups: Sequence[Group], target: Target | None = None) -> list[list[Cell]]:
     """The table's body, one list for each group; the best of each column among groups on the same data is marked."""
     found = []
-    by_column = [[_cell(column, group) for group in groups] for column in columns(groups, target)]
     contests = [_contest(group) for group in groups]
-    for column in by_column:
-        best = {contest: _best(column, contests, contest) for contest in contests}
+    for column in columns(groups, target):
+        line = [_cell(column, group) for group in groups]
+        best = {contest: _best(line, contests, contest) for contest in contests}
         found.append(
             [
-                Cell(c.column, c.mean, c.std, c.known, c.runs, best=c.mean is not None and c.mean == best[contest])
-                for c, contest in zip(column, contests, strict=True)
+                replace(cell, best=cell.mean is not None and cell.mean == best[contest])
+                for cell, contest in zip(line, contests, strict=True)
             ]
         )
     return [list(row) for row in zip(*found, strict=True)]
@@ -151,44 +151,36 @@ def rich_table(groups: Sequence[Group], target: Target | None = None, width: int
         table.add_column(_two_lines(body[0][at].column.full_title), justify="right", no_wrap=True)
     for group, line in zip(groups, body, strict=True):
         marked = [Text(line[at].text, style="bold green" if line[at].best else "") for at in shown]
-        table.add_row(Text(group.label), runs_text(group), *marked)
+        table.add_row(Text(group.label), group.count, *marked)
     return table
 
 
-def html_table(groups: Sequence[Group], target: Target | None = None) -> str:
-    """The table for the page: headings in two rows, every column sortable, the best value marked in words too."""
-    body = cells(groups, target)
-    shown = columns(groups, target)
-    starts = [at == 0 or shown[at - 1].heading != column.heading for at, column in enumerate(shown)]
-    titles = "".join(_html_title(column, at + 2, starts[at]) for at, column in enumerate(shown))
-    lines = "".join(
-        _html_row(group, at, line, starts) for at, (group, line) in enumerate(zip(groups, body, strict=True))
-    )
-    return (
-        '<div class="scroll" role="region" aria-label="Table of results" tabindex="0"><table class="results">'
-        f"<caption>{_html_caption(groups, body)}</caption>"
-        f'<thead><tr><td colspan="2"></td>{_html_headings(shown)}</tr>'
-        '<tr><th scope="col" data-sort="0"><button type="button">Method</button></th>'
-        f'<th scope="col" data-sort="1" class="number"><button type="button">Runs</button></th>{titles}</tr></thead>'
-        f"<tbody>{lines}</tbody></table></div>"
-    )
+@dataclass(frozen=True)
+class Results:
+    """The table for the page: headings over so many columns each, and the line of each group."""
 
+    headings: list[tuple[str, int]]
+    columns: list[Column]
+    lines: list[tuple[Group, list[Cell]]]
 
-def _html_caption(groups: Sequence[Group], body: list[list[Cell]]) -> str:
-    words = ["Single runs: a spread over repeats takes two or more."]
-    if any(len(group.runs) > 1 for group in groups):
-        words = ["Mean ± standard deviation over the repeats."]
-    if any(cell.best for line in body for cell in line):
-        words.append('<span class="best-mark">Marked</span>: the best of its column.')
-    return " ".join(words)
+    @staticmethod
+    def of(groups: Sequence[Group], target: Target | None = None) -> Results:
+        """What is known of these groups, with the way to a target."""
+        shown = columns(groups, target)
+        goal = next((column.goal for column in shown if column.goal), "")
+        names = {"quality": "Quality", "clients": "Over clients", "target": f"To {goal}", "cost": "Cost"}
+        headings = [(names[key], len(list(some))) for key, some in groupby(shown, lambda column: column.heading)]
+        return Results(headings, shown, list(zip(groups, cells(groups, target), strict=True)))
 
+    @property
+    def repeated(self) -> bool:
+        """Whether there is a spread over repeats."""
+        return any(len(group.runs) > 1 for group, _ in self.lines)
 
-def runs_text(group: Group) -> str:
-    """How many repeats there are, and how many of them are finished where not all are."""
-    count = len(group.runs)
-    if group.finished == count:
-        return str(count)
-    return "1, not finished" if count == 1 else f"{count}, {group.finished} finished"
+    @property
+    def marked(self) -> bool:
+        """Whether any value is marked as the best."""
+        return any(cell.best for _, line in self.lines for cell in line)
 
 
 def _final(metric: str, statistic: str = "weighted") -> Callable[[RunRecord], float | None]:
@@ -255,7 +247,7 @@ def _make_way(body: list[list[Cell]], shown: list[int], groups: Sequence[Group],
 
     rank = {"quality": 0, "target": 1, "clients": 2, "cost": 3}
     expendable = sorted(shown[1:], key=lambda at: (rank[body[0][at].column.heading], at))
-    fixed = max(len(group.label) for group in groups) + 1 + max(len(runs_text(group)) for group in groups) + 4
+    fixed = max(len(group.label) for group in groups) + 1 + max(len(group.count) for group in groups) + 4
     while expendable and fixed + sum(needs(at) + 2 for at in shown) > width:
         at = expendable.pop()
         shown.remove(at)
@@ -270,40 +262,3 @@ def _two_lines(title: str) -> str:
         return title
     middle = min(blanks, key=lambda at: abs(at - len(title) / 2))
     return f"{title[:middle]}\n{title[middle + 1 :]}"
-
-
-def _html_headings(shown: list[Column]) -> str:
-    goal = next((column.goal for column in shown if column.goal), "")
-    names = {"quality": "Quality", "clients": "Over clients", "target": f"To {escape(goal)}", "cost": "Cost"}
-    spans = {key: sum(column.heading == key for column in shown) for key in names}
-    return "".join(
-        f'<th scope="colgroup" colspan="{span}" class="group">{names[key]}</th>' for key, span in spans.items() if span
-    )
-
-
-def _html_title(column: Column, at: int, starts: bool) -> str:
-    arrow = {
-        "up": " <span aria-label='higher is better'>↑</span>",
-        "down": " <span aria-label='lower is better'>↓</span>",
-    }
-    title = escape(column.title) + arrow.get(column.better or "", "")
-    kind = "number starts" if starts else "number"
-    return f'<th scope="col" data-sort="{at}" class="{kind}"><button type="button">{title}</button></th>'
-
-
-def _html_row(group: Group, at: int, line: list[Cell], starts: list[bool]) -> str:
-    runs = f'<td class="number" data-value="{len(group.runs)}">{escape(runs_text(group))}</td>'
-    return (
-        f'<tr><th scope="row"><span class="swatch" data-colour="{at}" aria-hidden="true"></span>'
-        f"{escape(group.label)}</th>{runs}{''.join(map(_html_cell, line, starts))}</tr>"
-    )
-
-
-def _html_cell(cell: Cell, starts: bool) -> str:
-    value = "" if cell.mean is None else f"{cell.mean:.9g}"
-    shown = escape(cell.value)
-    if cell.best:
-        shown = f'<span class="best-mark">{shown}<span class="unseen"> (best)</span></span>'
-    spread = f' <span class="spread">{escape(cell.spread)}</span>' if cell.spread else ""
-    kind = f"number {cell.column.heading}{' starts' * starts}"
-    return f'<td class="{kind}" data-value="{value}">{shown}{spread}</td>'

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 MISSING = "–"
 
@@ -91,6 +93,21 @@ def spread_text(kind: Kind, mean: float, std: float | None) -> str:
         return f"± {MISSING}"
     finite = math.isfinite(mean) and math.isfinite(std)
     return f"± {kind(mean).text(std, unit=False)}" if finite else "± not finite"
+
+
+def range_text(values: Sequence[float], kind: Kind) -> str:
+    """From the least to the greatest, the unit said once where both have it."""
+    low, high = text(kind, min(values)), text(kind, max(values))
+    if low == high:
+        return low
+    unit = kind(max(values)).unit
+    return f"{low.removesuffix(f' {unit}')} – {high}" if unit else f"{low} – {high}"
+
+
+def path_text(path: Path) -> str:
+    """A path as a command would have it: relative where it lies below the working folder."""
+    absolute, here = Path(os.path.abspath(path)), Path.cwd()
+    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
 
 
 def _three_digits(scaled: float) -> int:

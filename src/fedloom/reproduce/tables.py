@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from fedloom.report.words import MISSING, counted, plain, plural, sized, spread_text, text, timed
@@ -107,27 +106,6 @@ def rich_grid(grid: Grid) -> Table:
         ]
         table.add_row(Text(name), *words)
     return table
-
-
-def html_grid(grid: Grid) -> str:
-    """A table for the page, with its title above."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in grid.columns)
-    lines = "".join(
-        f'<tr><th scope="row">{escape(name)}</th>{"".join(map(_html_word, line))}</tr>'
-        for name, line in zip(grid.rows, grid.body, strict=True)
-    )
-    return (
-        f"<h3>{escape(grid.title)}</h3>"
-        f'<div class="scroll" role="region" aria-label="{escape(grid.title)}" tabindex="0"><table class="results">'
-        f"<thead><tr><td></td>{head}</tr></thead>"
-        f"<tbody>{lines}</tbody></table></div>"
-    )
-
-
-def _html_word(word: Word) -> str:
-    line = f'<span class="best-mark">{escape(word.line)}</span>' if word.best else escape(word.line)
-    below = [f'<span class="spread">{escape(low)}</span>' for low in word.below]
-    return f"<td>{'<br>'.join([line, *below])}</td>"
 
 
 def _grid(record: Record, title: str, word: Any) -> Grid:

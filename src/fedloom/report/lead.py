@@ -1,0 +1,188 @@
+"""What stands at the top of a report: its title, what was run, what a reader must know first, and the key figures."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fedloom.report.data import data_name, data_text
+from fedloom.report.groups import Group, direction, every_run, mean_and_std, metric_names
+from fedloom.report.runs import RunRecord, section
+from fedloom.report.words import (
+    counted,
+    lower_first,
+    name_text,
+    path_text,
+    plain,
+    plural,
+    range_text,
+    sized,
+    spread_text,
+    text,
+    timed,
+)
+
+_MOST_NOTICES = 6
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A word of warning; ``command`` goes on with a run that is not finished."""
+
+    text: str
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A key figure."""
+
+    title: str
+    figure: str
+    note: str
+
+
+def default_title(groups: Sequence[Group]) -> str:
+    """What the page is called when nobody named it."""
+    runs = every_run(groups)
+    names = {str(run.config.get("name") or "") for run in runs}
+    if len(names) == 1 and (name := names.pop()):
+        return name
+    data = " and ".join(sorted({data_name(run) for run in runs}))
+    labels = [group.label for group in groups]
+    who = ", ".join(labels[:-1]) + " and " + labels[-1] if 1 < len(labels) <= 4 else plural(len(labels), "experiment")
+    return f"{labels[0] if len(labels) == 1 else who} on {data}"
+
+
+def facts(groups: Sequence[Group]) -> list[str]:
+    """What was run; only what all runs share."""
+    shared = [_shared(groups, tell) for tell in (data_text, _model, _per_round, _fleet, _channel)]
+    return [*filter(None, shared), _how_many(groups)]
+
+
+def evaluated(groups: Sequence[Group]) -> str:
+    """What was evaluated, where that is the same for all runs."""
+    return _shared(groups, _evaluation)
+
+
+def notices(groups: Sequence[Group]) -> list[Notice]:
+    """What a reader must know before believing a number: runs that are not finished, seeds that were given twice."""
+    found = [_unfinished(run) for run in every_run(groups) if not run.finished]
+    found += [
+        Notice(f"{group.label}: {plural(group.repeated, 'run')} with a seed already there; each seed counts once.")
+        for group in groups
+        if group.repeated
+    ]
+    if len(found) > _MOST_NOTICES:
+        left_out = len(found) - _MOST_NOTICES + 1
+        found = [*found[: _MOST_NOTICES - 1], Notice(f"… and {left_out} more of this kind.")]
+    return found
+
+
+def cards(groups: Sequence[Group]) -> list[Card]:
+    """The key figures: the primary metric, rounds, bytes and simulated time."""
+    metrics = [
+        _metric_card(groups, name, statistic, what)
+        for name in metric_names(groups)[:1]
+        for statistic, what in (("weighted", ""), ("worst_tenth", "worst tenth"))
+    ]
+    rounds = range_text([run.rounds for run in every_run(groups)], counted)
+    return [*filter(None, metrics), Card("Rounds", rounds, _shared(groups, _per_round)), *_cost_cards(groups)]
+
+
+def _shared(groups: Sequence[Group], tell: Callable[[RunRecord], str]) -> str:
+    told = {tell(run) for run in every_run(groups)}
+    return told.pop() if len(told) == 1 else ""
+
+
+def _how_many(groups: Sequence[Group]) -> str:
+    repeats = [len(group.runs) for group in groups]
+    each = f"{plural(max(repeats), 'repeat')}{' each' * (len(groups) > 1)}"
+    if max(repeats) == 1:
+        return plural(len(groups), "run")
+    return f"{plural(len(groups), 'experiment')}, {'up to ' * (len(set(repeats)) > 1)}{each}"
+
+
+def _model(run: RunRecord) -> str:
+    name = section(run.config, "model").get("name")
+    parameters = run.summary.get("parameters")
+    many = f", {plural(parameters, 'parameter')}" if isinstance(parameters, int) else ""
+    return f"model {name}{many}" if name else ""
+
+
+def _per_round(run: RunRecord) -> str:
+    per_round = section(run.config, "selection").get("per_round")
+    return f"{per_round} clients a round" if per_round else ""
+
+
+def _fleet(run: RunRecord) -> str:
+    preset = section(run.config, "fleet").get("preset")
+    return f"fleet {preset}" if preset else ""
+
+
+def _channel(run: RunRecord) -> str:
+    steps = run.config.get("channel")
+    names = [str(step.get("name")) for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+    return "channel " + " → ".join(names) if names else ""
+
+
+def _evaluation(run: RunRecord) -> str:
+    settings = section(run.config, "evaluation")
+    if not settings:
+        return ""
+    model, on, split = (
+        str(settings.get(key, usual)) for key, usual in (("model", "global"), ("on", "source"), ("split", "test"))
+    )
+    who = "all clients" if on == "all" else f"the {on} clients"
+    what = {"auto": "the method's own model", "personal": "each client's own model"}.get(model, f"the {model} model")
+    return f"Evaluated: {what}, on {who}, {split} split."
+
+
+def _unfinished(run: RunRecord) -> Notice:
+    name = run.label if run.seed is None else f"{run.label}, seed {run.seed}"
+    of = f" of {run.planned_rounds:,}" if run.planned_rounds else ""
+    resume = f"fedloom resume {shlex.quote(path_text(run.folder))}"
+    command = resume if run.repeatable else "train(…, out=…, resume=True)"
+    return Notice(f"{name} is not finished: round {run.rounds:,}{of}.", command)
+
+
+def _metric_card(groups: Sequence[Group], metric: str, statistic: str, what: str) -> Card | None:
+    """A metric at the end; of several groups, the best one's."""
+    known = [
+        (mean, std, group)
+        for group in groups
+        for mean, std in [mean_and_std(group.finals(metric, statistic))]
+        if mean is not None
+    ]
+    if not known:
+        return None
+    title = name_text(metric) + (f", {what}" if what else "")
+    if len(groups) == 1:
+        mean, std, group = known[0]
+        spread = mean_and_std(group.finals(metric, "std"))[0]
+        over = f"spread over clients {text(plain, spread)}" if spread is not None else ""
+        over = "mean of the clients that fare worst" if what else over
+        repeats = f"{spread_text(plain, mean, std)} over {plural(len(group.runs), 'repeat')}"
+        return Card(title, text(plain, mean), over if std is None else repeats)
+    if direction(metric) is None:
+        return None
+    mean, std, group = (max if direction(metric) == "up" else min)(known, key=lambda one: one[0])
+    spread_note = "" if std is None else f"{spread_text(plain, mean, std)}, "
+    return Card(f"Best {lower_first(title)}", text(plain, mean), spread_note + group.label)
+
+
+def _cost_cards(groups: Sequence[Group]) -> list[Card]:
+    """Bytes and simulated time: of one group, or from the cheapest to the dearest."""
+    up, down, simulated = (
+        [mean for group in groups if (mean := mean_and_std(group.clocks(clock))[0]) is not None]
+        for clock in ("bytes_up", "bytes_down", "simulated_seconds")
+    )
+    wall = [value for group in groups for value in group.clocks("wall_seconds")]
+    found = []
+    if up:
+        found.append(Card("Bytes up", range_text(up, sized), f"down {range_text(down, sized)}" if down else ""))
+    if simulated:
+        note = f"wall time {text(timed, sum(wall))}{' in all' * (len(wall) > 1)}" if wall else ""
+        found.append(Card("Simulated time", range_text(simulated, timed), note))
+    return found
