@@ -166,7 +166,7 @@ class FedMetaSGD(FedMeta):
 
 @dataclass(frozen=True)
 class FedAvgMeta(Adapting, ClientTraining):
-    """FedAvg, but evaluated as the meta-learning methods are: after clients have adapted the model to their support rows.
+    """FedAvg, but evaluated as meta-learning methods are: after clients have adapted the model to their support rows.
 
     The fair comparison for those: what is left of their advantage is due to how they train.
     """
