@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 import safetensors.torch
@@ -25,6 +26,8 @@ NEWEST = "checkpoint.safetensors"
 PREVIOUS = "checkpoint.previous.safetensors"
 NEXT = "checkpoint.next.safetensors"
 DAMAGED = "checkpoint.damaged.safetensors"
+
+T = TypeVar("T")
 
 _KIND = "fedloom.checkpoint"
 _NATIVE = {
@@ -78,27 +81,34 @@ def save_latest(folder: Path, groups: dict[str, dict[str, Tensor]], meta: dict[s
 
 
 def load_latest(folder: Path, *, tidy: bool = True) -> Checkpoint | None:
-    """The newest checkpoint of a folder that is whole; None when there has never been one.
+    """The newest checkpoint of a folder that is whole, whatever it points to; None when there has never been one."""
+    return open_latest(folder, lambda saved: saved, tidy=tidy)
 
-    When the newest is damaged it is set aside (renamed, so that the next save does not push the good one out), the
-    previous one is loaded, and ``note`` says so. With ``tidy=False``, for one who only looks, it stays where it is.
+
+def open_latest(folder: Path, opened: Callable[[Checkpoint], T], *, tidy: bool = True) -> T | None:
+    """What ``opened`` makes of the newest checkpoint that is whole; None when there has never been one.
+
+    When the newest is damaged, or ``opened`` raises a RunError because what it points to is, it is set aside (renamed,
+    so that the next save does not push the good one out), the previous one is taken, and its ``note`` says so. With
+    ``tidy=False``, for one who only looks, it stays where it is.
     """
     newest, previous = folder / NEWEST, folder / PREVIOUS
     if not newest.exists() and not previous.exists():
         return None
     try:
-        return _read(newest, "")
-    except RunError as damage:
-        try:
-            found = _read(previous, "")
-        except RunError as worse:
-            raise RunError(f"No checkpoint of {folder} is usable. {damage} {worse} Start the run again.") from None
-        what = str(damage)
-        if tidy and newest.exists():
-            with guarded(newest):
-                os.replace(newest, folder / DAMAGED)
-            what += f" It was renamed to {DAMAGED}."
-        return replace(found, note=f"{what} The run goes on from {PREVIOUS}.")
+        return opened(_read(newest, ""))
+    except RunError as error:
+        damage = str(error).strip()
+    aside = tidy and newest.exists()
+    renamed = f" {NEWEST} was renamed to {DAMAGED}." if aside else ""
+    try:
+        found = opened(replace(_read(previous, ""), note=f"{damage}{renamed} The run goes on from {PREVIOUS}."))
+    except RunError as worse:
+        raise RunError(f"No checkpoint of {folder} is usable. {damage} {worse} Start the run again.") from None
+    if aside:
+        with guarded(newest):
+            os.replace(newest, folder / DAMAGED)
+    return found
 
 
 def _write(path: Path, groups: dict[str, dict[str, Tensor]], meta: dict[str, Any], safe: str) -> None:
