@@ -21,6 +21,7 @@ from torch import Tensor
 from fedloom.errors import RunError
 from fedloom.storage import tensorfile
 from fedloom.storage.files import guarded, replacing, sync_folder
+from fedloom.storage.tensors import SAFETENSORS, dtype_of, from_bytes, name_of, to_bytes
 
 NEWEST = "checkpoint.safetensors"
 PREVIOUS = "checkpoint.previous.safetensors"
@@ -30,18 +31,6 @@ DAMAGED = "checkpoint.damaged.safetensors"
 T = TypeVar("T")
 
 _KIND = "fedloom.checkpoint"
-_NATIVE = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.int16: "I16",
-    torch.int32: "I32",
-    torch.int64: "I64",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,11 +105,11 @@ def _write(path: Path, groups: dict[str, dict[str, Tensor]], meta: dict[str, Any
     for group, tensors in groups.items():
         for key, tensor in tensors.items():
             name = f"{_escape(group)}/{_escape(key)}"
-            if tensor.dtype in _NATIVE:
-                columns.append(tensorfile.Column(name, _NATIVE[tensor.dtype], tuple(tensor.shape)))
+            if tensor.dtype in SAFETENSORS:
+                columns.append(tensorfile.Column(name, tensor.dtype, tuple(tensor.shape)))
             else:
-                raw[name] = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
-                columns.append(tensorfile.Column(name, "U8", (tensor.numel() * tensor.element_size(),)))
+                raw[name] = [name_of(tensor.dtype), list(tensor.shape)]
+                columns.append(tensorfile.Column(name, torch.uint8, (tensor.numel() * tensor.element_size(),)))
             pieces.append(tensor)
     texts = {
         "meta": json.dumps(meta),
@@ -128,7 +117,7 @@ def _write(path: Path, groups: dict[str, dict[str, Tensor]], meta: dict[str, Any
         "raw": json.dumps(raw),
     }
     with replacing(path, safe) as file:
-        tensorfile.write(file, _KIND, columns, map(tensorfile.little_endian, pieces), texts)
+        tensorfile.write(file, _KIND, columns, map(to_bytes, pieces), texts)
 
 
 def _read(path: Path, remedy: str) -> Checkpoint:
@@ -136,7 +125,7 @@ def _read(path: Path, remedy: str) -> Checkpoint:
     with guarded(path):
         tensors = safetensors.torch.load(path.read_bytes())
     for name, (dtype, shape) in json.loads(header.texts["raw"]).items():
-        tensors[name] = tensors[name].view(getattr(torch, dtype)).reshape(shape)
+        tensors[name] = from_bytes(tensors[name].numpy(), dtype_of(dtype), tuple(shape))
     groups: dict[str, dict[str, Tensor]] = {_unescape(name): {} for name in json.loads(header.texts["groups"])}
     for name in header.offsets:
         group, key = name.split("/")

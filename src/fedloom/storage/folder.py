@@ -15,7 +15,7 @@ from fedloom.errors import RunError
 from fedloom.storage import checkpoint, lock, store, toml
 from fedloom.storage.closing import Closing
 from fedloom.storage.files import guarded, replacing, write_json
-from fedloom.storage.tensorfile import little_endian
+from fedloom.storage.tensors import to_bytes
 
 CONFIG, DATA, HISTORY, SUMMARY, REPORT = "config.toml", "data.json", "history.jsonl", "summary.json", "report.html"
 MATRIX = "matrix.json"
@@ -29,7 +29,7 @@ _OWN = (CONFIG, *_CHECKPOINTS, HISTORY, DATA, SUMMARY, REPORT, MATRIX, FLEET)
 
 def theta_sha256(vector: Tensor) -> str:
     """The SHA-256 of a vector's little-endian bytes: equal for two runs if and only if their models are, bit by bit."""
-    return hashlib.sha256(little_endian(vector).data).hexdigest()
+    return hashlib.sha256(to_bytes(vector).data).hexdigest()
 
 
 class RunFolder(Closing):

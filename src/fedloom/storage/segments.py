@@ -28,7 +28,8 @@ from torch import Tensor
 from fedloom.errors import RunError
 from fedloom.storage import tensorfile
 from fedloom.storage.files import guarded, sync_file, sync_folder
-from fedloom.storage.records import Bytes, Ints, Layout, Part, Places, distinct
+from fedloom.storage.records import Ints, Layout, Part, Places, distinct
+from fedloom.storage.tensors import Bytes
 
 _KIND = "fedloom.memory"
 _NAME = re.compile(r"segment-(\d+)\.safetensors")
@@ -73,9 +74,9 @@ class Segment:
             groups.setdefault(source.layout, []).append(source)
         ids = [np.concatenate([source.ids for source in group]) for group in groups.values()]
         counts = [len(group) for group in ids]
-        columns = [tensorfile.Column(f"{i}/clients", "I64", (count,)) for i, count in enumerate(counts)]
+        columns = [tensorfile.Column(f"{i}/clients", torch.int64, (count,)) for i, count in enumerate(counts)]
         for i, (layout, count) in enumerate(zip(groups, counts, strict=True)):
-            columns.append(tensorfile.Column(f"{i}/records", "U8", (count, layout.width)))
+            columns.append(tensorfile.Column(f"{i}/records", torch.uint8, (count, layout.width)))
         texts = {"layouts": json.dumps([layout.to_json() for layout in groups]), "counts": json.dumps(counts)}
 
         def pieces() -> Iterator[npt.NDArray[Any]]:
