@@ -107,7 +107,7 @@ def test_the_page_on_run_folders_names_every_file_and_every_key(tmp_path: Path) 
     fedloom.write_report(run.folder, run.folder / "report.html")
     page = (DOCS / "reference/run-folder.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([\w./]+)`", page))
-    files = {path.name + ("/" if path.is_dir() else "") for path in run.folder.iterdir() if path.name != ".lock"}
+    files = {path.name + ("/" if path.is_dir() else "") for path in run.folder.iterdir() if path.name[0] != "."}
     summary = json.loads((run.folder / "summary.json").read_text())
     assert files | set(run.history[1]) | set(run.history[1]["evaluation"]["loss"]) | set(summary) <= named
 

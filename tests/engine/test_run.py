@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -178,6 +179,19 @@ def test_a_damaged_checkpoint_costs_rounds_but_not_the_run(tmp_path: Path, whole
     resumed = run(tmp_path / "run", resume=True)
     assert resumed.summary["theta_sha256"] == whole.summary["theta_sha256"]
     assert "checkpoint.previous" in resumed.notes[0]
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-7])])
+def test_a_damaged_memory_costs_rounds_but_not_the_run(
+    tmp_path: Path, whole: fedloom.Run, damage: Callable[[Path], object]
+) -> None:
+    run(tmp_path / "run", rounds=6)
+    newest = max((tmp_path / "run" / "memory").iterdir())
+    damage(newest)
+    resumed = run(tmp_path / "run", resume=True)
+    assert resumed.summary["theta_sha256"] == whole.summary["theta_sha256"]
+    assert resumed.notes[0].startswith(str(newest))
+    assert "goes on from checkpoint.previous" in resumed.notes[0]
 
 
 def test_the_memory_of_clients_may_live_on_disk(

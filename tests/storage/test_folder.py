@@ -88,19 +88,41 @@ def test_force_removes_what_fedloom_wrote_and_nothing_else(tmp_path):
     (tmp_path / "memory" / "mine.txt").write_text("mine")
     (tmp_path / "summary.json.tmp").write_text("half")
     with RunFolder.create(tmp_path, force=True):
-        assert everything(tmp_path).keys() == {".lock", "notes.txt", "memory/mine.txt"}
+        assert everything(tmp_path).keys() == {".fedloom", ".lock", "notes.txt", "memory/mine.txt"}
 
 
 def test_force_leaves_an_empty_folder_of_a_run_without_foreign_files(tmp_path):
     with RunFolder.create(a_run(tmp_path), force=True):
-        assert os.listdir(tmp_path) == [".lock"]
+        assert sorted(os.listdir(tmp_path)) == [".fedloom", ".lock"]
 
 
 def test_a_run_killed_before_its_first_file_may_start_again(tmp_path):
     RunFolder.create(tmp_path).close()
     RunFolder.create(tmp_path).close()
-    (tmp_path / ".lock").write_text("")
+    (tmp_path / ".fedloom").unlink()
+    assert (tmp_path / ".lock").read_bytes() == b""
     RunFolder.create(tmp_path).close()
+
+
+def test_a_run_whose_mark_was_cut_off_by_a_kill_is_still_known(tmp_path):
+    (a_run(tmp_path) / ".fedloom").write_text("")
+    with RunFolder.open(tmp_path) as run:
+        assert run.read_json("summary.json") == {"finished": True}
+    (tmp_path / ".fedloom").write_text("")
+    RunFolder.create(tmp_path, force=True).close()
+
+
+def test_a_run_of_an_earlier_fedloom_whose_lock_is_its_mark_can_be_opened_and_replaced(tmp_path):
+    (a_run(tmp_path) / ".fedloom").unlink()
+    (tmp_path / ".lock").write_text('{"fedloom": "0.1", "pid": 1, "host": "a"}')
+    with pytest.raises(RunError, match="already holds a run"):
+        RunFolder.create(tmp_path)
+    (tmp_path / ".fedloom").unlink()
+    with RunFolder.open(tmp_path) as run:
+        assert run.read_json("summary.json") == {"finished": True}
+    (tmp_path / ".fedloom").unlink()
+    with RunFolder.create(tmp_path, force=True):
+        assert sorted(os.listdir(tmp_path)) == [".fedloom", ".lock"]
 
 
 def test_only_a_run_can_be_opened(tmp_path):
@@ -168,6 +190,31 @@ def test_a_worker_that_outlives_its_run_does_not_hold_the_lock(tmp_path):
             pass
 
 
+@fork
+def test_a_worker_that_outlives_its_killed_run_does_not_hold_the_lock(tmp_path):
+    path = a_run(tmp_path)
+    told, tell = os.pipe()
+
+    def run_with_a_worker():
+        run = RunFolder.open(path)
+        worker = os.fork()
+        if worker == 0:
+            signal.pause()
+        os.write(tell, f"{worker:20}".encode())
+        return run
+
+    with in_a_child(run_with_a_worker), pytest.raises(RunError, match="in use"):
+        RunFolder.open(path)
+    worker = int(os.read(told, 20))
+    try:
+        with RunFolder.open(path):
+            os.kill(worker, 0)  # it is still there
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.close(told)
+        os.close(tell)
+
+
 def test_files_are_replaced_as_a_whole_and_read_back(tmp_path):
     with RunFolder.create(tmp_path) as run:
         for value in ({"a": [1, 2.5, None, "ü"]}, {}):
@@ -203,7 +250,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_of_the_run(tmp_path):
 
 def test_the_lock_names_its_holder(tmp_path):
     with RunFolder.create(tmp_path):
-        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+        assert json.loads((tmp_path / ".fedloom").read_text())["pid"] == os.getpid()
 
 
 def test_the_sha256_of_a_vector_is_that_of_its_little_endian_numbers():

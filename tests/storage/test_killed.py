@@ -13,7 +13,7 @@ import torch
 
 from fedloom.storage import checkpoint
 from fedloom.storage.history import History
-from fedloom.storage.store import MemoryStore
+from fedloom.storage.store import open_latest
 
 CLIENTS, SIZE, KILLS = 40, 50, 8
 
@@ -25,7 +25,7 @@ PROGRAM = """
     import torch
     from fedloom.storage import checkpoint
     from fedloom.storage.history import History
-    from fedloom.storage.store import MemoryStore
+    from fedloom.storage.store import open_latest
 
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
@@ -36,10 +36,8 @@ PROGRAM = """
 
     def live():
         say(f"pid {os.getpid()}")
-        found = checkpoint.load_latest(folder)
+        found, store = open_latest(folder, limit_bytes=3000)
         t, x = (found.meta["round"], found.groups["state"]["x"]) if found else (0, torch.zeros(size))
-        limit = 3000
-        store = MemoryStore.restore(folder, found.groups["memory"], limit) if found else MemoryStore(folder, limit)
         history = History(folder / "history.jsonl")
         history.truncate(t)
         while True:
@@ -83,13 +81,12 @@ def uninterrupted(rounds):
 
 def check(folder):
     """The folder, as a resumed run would find it; returns the round."""
-    found = checkpoint.load_latest(folder)
+    found, store = open_latest(folder)
     if found is None:
         return 0
     t = found.meta["round"]
     x, memory = uninterrupted(t)
     assert torch.equal(found.groups["state"]["x"], x)
-    store = MemoryStore.restore(folder, found.groups["memory"])
     assert store.clients().tolist() == sorted(memory)
     for client, expected in memory.items():
         assert all(torch.equal(store.get(client)[key], expected[key]) for key in expected)

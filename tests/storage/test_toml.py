@@ -47,23 +47,22 @@ def test_an_experiment_looks_as_a_person_would_write_it():
         == """\
 name = "digits"
 seed = 0
+channel = [
+    { name = "clip", norm = 1.0 },
+    { name = "quantise", bits = 8 },
+]
 
 [data]
 name = "digits"
 clients = 20
 alpha = 0.5
 
-[[channel]]
-name = "clip"
-norm = 1.0
-
-[[channel]]
-name = "quantise"
-bits = 8
-
 [model]
 name = "mlp"
-hidden = [100, 50]
+hidden = [
+    100,
+    50,
+]
 
 [model.deep]
 "a b" = true
@@ -80,3 +79,5 @@ def test_what_toml_cannot_express_is_named():
         toml.dumps({"data": {3: 1}})
     with pytest.raises(ConfigError, match=r"name.*not valid Unicode"):
         toml.dumps({"name": "\ud800"})
+    with pytest.raises(ConfigError, match=r"data: .*not valid Unicode"):
+        toml.dumps({"data": {"\ud800": 1}})

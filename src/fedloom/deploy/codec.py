@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -17,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from fedloom.errors import MessageError
-from fedloom.storage.tensorfile import little_endian
+from fedloom.storage.tensors import SAFETENSORS, from_bytes, name_of, to_bytes
 
 LIMIT = 8 << 30
 """Bytes that a message may have unless another limit is given."""
@@ -25,21 +24,7 @@ _MOST_ARRAYS = 10_000
 _MOST_DEPTH = 8
 _ARRAYS, _REST = "arrays", "rest"
 _TENSOR, _NDARRAY = "fedloom.tensor", "fedloom.ndarray"
-_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-    )
-}
+_DTYPES = {name_of(dtype): dtype for dtype in SAFETENSORS}
 
 Tree = dict[str, Any]
 """Tensors, NumPy arrays, numbers, words, None and lists of these words, in dicts in dicts."""
@@ -106,10 +91,10 @@ def _without_arrays(tree: Tree, path: tuple[str, ...], arrays: dict[str, Array])
 
 
 def _encoded(tensor: Tensor, kind: str) -> Array:
-    name = str(tensor.dtype).removeprefix("torch.")
+    name = name_of(tensor.dtype)
     if name not in _DTYPES:
         raise MessageError(f"a tensor of {name} cannot be sent; use one of {', '.join(_DTYPES)}")
-    return Array(dtype=name, shape=tuple(tensor.shape), stype=kind, data=little_endian(tensor).tobytes())
+    return Array(dtype=name, shape=tuple(tensor.shape), stype=kind, data=to_bytes(tensor).tobytes())
 
 
 def _decoded(path: str, array: Array) -> Any:
@@ -123,15 +108,10 @@ def _decoded(path: str, array: Array) -> Any:
     wanted = math.prod(shape) * dtype.itemsize
     if wanted != len(array.data):
         raise MessageError(f"{path!r} has {len(array.data):,} bytes; {wanted:,} make {shape} of {array.dtype}")
-    if wanted == 0:
-        tensor = torch.zeros(shape, dtype=dtype)
-    else:
-        raw = np.frombuffer(array.data, dtype=np.uint8)
-        if sys.byteorder == "big":
-            raw = raw.reshape(-1, dtype.itemsize)[:, ::-1].reshape(-1)
-        if dtype is torch.bool and raw.max() > 1:
-            raise MessageError(f"{path!r} has truth values that are neither 0 nor 1")
-        tensor = torch.from_numpy(raw.copy()).view(dtype).reshape(shape)
+    raw = np.frombuffer(bytearray(array.data), np.uint8)
+    if dtype is torch.bool and raw.max(initial=0) > 1:
+        raise MessageError(f"{path!r} has truth values that are neither 0 nor 1")
+    tensor = from_bytes(raw, dtype, shape)
     return tensor.numpy() if array.stype == _NDARRAY else tensor
 
 

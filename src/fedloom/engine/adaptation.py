@@ -29,6 +29,7 @@ from fedloom.storage.files import guarded, replacing, write_json
 from fedloom.storage.folder import theta_sha256
 from fedloom.storage.saved import shapes_of
 from fedloom.storage.store import MemoryStore
+from fedloom.storage.tensors import to_bytes
 from fedloom.types import State, Vector
 
 MODEL, RECORD = "model.safetensors", "adapted.json"
@@ -99,10 +100,9 @@ class Adapted:
                 raise RunError(f"{path} is there already and holds no adapted model; choose another folder")
             path.mkdir(parents=True, exist_ok=True)
         views = {name: tensor.contiguous() for name, tensor in self.model.views(self.theta).items()}
-        dtype = "F64" if self.theta.dtype == torch.float64 else "F32"
-        columns = [tensorfile.Column(name, dtype, tuple(tensor.shape)) for name, tensor in views.items()]
+        columns = [tensorfile.Column(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in views.items()]
         with replacing(path / MODEL) as file:
-            tensorfile.write(file, _KIND, columns, map(tensorfile.little_endian, views.values()), {})
+            tensorfile.write(file, _KIND, columns, map(to_bytes, views.values()), {})
         write_json(path / RECORD, self.record)
         return replace(self, folder=path)
 

@@ -333,9 +333,9 @@ def _check(tasks: list[Task]) -> None:
 
 def _take_over(config: dict[str, Any], done: list[Path], place: Path) -> None:
     """Copy the first finished task of others that has these settings, if there is one."""
-    written = toml.dumps(config)
+    written = tomllib.loads(toml.dumps(config))
     for other in done:
-        if (other / SUMMARY).is_file() and RunFolder(other, None).read_text(CONFIG) == written:
+        if (other / SUMMARY).is_file() and tomllib.loads(RunFolder(other, None).read_text(CONFIG)) == written:
             copy = place.with_name(f".{place.name}.partial")
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(other, copy)

@@ -33,7 +33,7 @@ from fedloom.methods import Method, ServerMethod, name_of
 from fedloom.storage import checkpoint
 from fedloom.storage.folder import CONFIG, DATA, HISTORY, SUMMARY, RunFolder, theta_sha256
 from fedloom.storage.history import History, Row
-from fedloom.storage.store import MemoryStore
+from fedloom.storage.store import MemoryStore, open_latest
 from fedloom.types import State, Vector
 
 if TYPE_CHECKING:
@@ -147,8 +147,7 @@ def train(
         folder = _folder(out, force, resume, config or _python_config(setting, rounds))
         if folder is not None:
             exits.callback(folder.close)
-        saved = checkpoint.load_latest(folder.path) if folder is not None and resume else None
-        store = _store(folder, saved)
+        saved, store = _restored(folder, resume)
         exits.callback(store.close)
         exits.callback(chosen.close)
         engine = _engine(setting, chosen, store)
@@ -399,10 +398,11 @@ def _folder(out: str | Path | None, force: bool, resume: bool, config: dict[str,
     return folder
 
 
-def _store(folder: RunFolder | None, saved: checkpoint.Checkpoint | None) -> MemoryStore:
-    if folder is not None and saved is not None:
-        return MemoryStore.restore(folder.path, saved.groups["memory"])
-    return MemoryStore(folder.path if folder is not None else None)
+def _restored(folder: RunFolder | None, resume: bool) -> tuple[checkpoint.Checkpoint | None, MemoryStore]:
+    """What a run that is there goes on from, and the clients' memories; of a new run nothing, and none."""
+    if folder is not None and resume:
+        return open_latest(folder.path)
+    return None, MemoryStore(folder.path if folder is not None else None)
 
 
 def missed(summary: dict[str, Any]) -> list[str]:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import BaseFileLock
+
 from fedloom import __version__
 from fedloom.engine.run import Interrupted, Progress
 from fedloom.errors import ConfigError, Diverged, FedloomError, RunError
@@ -19,9 +21,9 @@ from fedloom.report.groups import mean_and_std
 from fedloom.reproduce.curve import curve_of
 from fedloom.reproduce.outcome import DIVERGED, Outcome, judge, on_the_way, read_outcome, read_record, why_missing
 from fedloom.reproduce.plan import Cell, Measure, Plan, Point, Runnable, check, point_text
+from fedloom.storage import lock
 from fedloom.storage.files import guarded, write_json
 from fedloom.storage.folder import CONFIG, TASK
-from fedloom.storage.lock import NAME, Lock, is_marked
 
 RESULT = "result.json"
 Watch = Callable[[str], AbstractContextManager[Progress]]
@@ -71,7 +73,7 @@ class Reproduction:
     def perform(self, watch: Watch, tell: Tell) -> list[str]:
         """Do what is not done yet; what went wrong in the cells that failed."""
         check(self.chosen, self.plan, self.overrides, self.shelf)
-        lock = self._claim()
+        held = self._claim()
         try:
             self._check_places()
             self.save()
@@ -83,11 +85,11 @@ class Reproduction:
                     self._do(job, f"[{len(met)}/{total}] {job.title}", watch, _silent if known else tell)
                     self.save()
         finally:
-            lock.release()
+            held.release()
         titles = [cell.title for cell in self.chosen]
         return [f"{title}: {error}" for title, error in self.errors.items() if title in titles]
 
-    def _claim(self) -> Lock:
+    def _claim(self) -> BaseFileLock:
         """Make the folder this plan's; one with anything else in it, or with other settings, is refused."""
         earlier = read_record(self.folder / RESULT)
         with guarded(self.folder):
@@ -97,13 +99,13 @@ class Reproduction:
                     "folder with --out"
                 )
             self.folder.mkdir(parents=True, exist_ok=True)
-        lock = Lock(self.folder)
+        held = lock.acquire(self.folder)
         self.errors = {
             cell["title"]: cell["error"]
             for cell in earlier.get("cells", [])
             if cell.get("error") and cell["title"] not in [one.title for one in self.chosen]
         }
-        return lock
+        return held
 
     def _foreign(self, earlier: dict[str, Any]) -> bool:
         """Whether the folder is somebody else's."""
@@ -111,7 +113,7 @@ class Reproduction:
             return False
         if not self.folder.is_dir() or (self.folder / CONFIG).is_file():
             return True
-        strange = not is_marked(self.folder) and any(path.name != NAME for path in self.folder.iterdir())
+        strange = not lock.is_marked(self.folder) and bool(lock.content(self.folder))
         return strange or earlier.get("name", self.plan.name) != self.plan.name
 
     def _check_places(self) -> None:

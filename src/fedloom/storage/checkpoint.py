@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 import safetensors.torch
@@ -20,25 +21,16 @@ from torch import Tensor
 from fedloom.errors import RunError
 from fedloom.storage import tensorfile
 from fedloom.storage.files import guarded, replacing, sync_folder
+from fedloom.storage.tensors import SAFETENSORS, dtype_of, from_bytes, name_of, to_bytes
 
 NEWEST = "checkpoint.safetensors"
 PREVIOUS = "checkpoint.previous.safetensors"
 NEXT = "checkpoint.next.safetensors"
 DAMAGED = "checkpoint.damaged.safetensors"
 
+T = TypeVar("T")
+
 _KIND = "fedloom.checkpoint"
-_NATIVE = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.int16: "I16",
-    torch.int32: "I32",
-    torch.int64: "I64",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,27 +70,34 @@ def save_latest(folder: Path, groups: dict[str, dict[str, Tensor]], meta: dict[s
 
 
 def load_latest(folder: Path, *, tidy: bool = True) -> Checkpoint | None:
-    """The newest checkpoint of a folder that is whole; None when there has never been one.
+    """The newest checkpoint of a folder that is whole, whatever it points to; None when there has never been one."""
+    return open_latest(folder, lambda saved: saved, tidy=tidy)
 
-    When the newest is damaged it is set aside (renamed, so that the next save does not push the good one out), the
-    previous one is loaded, and ``note`` says so. With ``tidy=False``, for one who only looks, it stays where it is.
+
+def open_latest(folder: Path, opened: Callable[[Checkpoint], T], *, tidy: bool = True) -> T | None:
+    """What ``opened`` makes of the newest checkpoint that is whole; None when there has never been one.
+
+    When the newest is damaged, or ``opened`` raises a RunError because what it points to is, it is set aside (renamed,
+    so that the next save does not push the good one out), the previous one is taken, and its ``note`` says so. With
+    ``tidy=False``, for one who only looks, it stays where it is.
     """
     newest, previous = folder / NEWEST, folder / PREVIOUS
     if not newest.exists() and not previous.exists():
         return None
     try:
-        return _read(newest, "")
-    except RunError as damage:
-        try:
-            found = _read(previous, "")
-        except RunError as worse:
-            raise RunError(f"No checkpoint of {folder} is usable. {damage} {worse} Start the run again.") from None
-        what = str(damage)
-        if tidy and newest.exists():
-            with guarded(newest):
-                os.replace(newest, folder / DAMAGED)
-            what += f" It was renamed to {DAMAGED}."
-        return replace(found, note=f"{what} The run goes on from {PREVIOUS}.")
+        return opened(_read(newest, ""))
+    except RunError as error:
+        damage = str(error).strip()
+    aside = tidy and newest.exists()
+    renamed = f" {NEWEST} was renamed to {DAMAGED}." if aside else ""
+    try:
+        found = opened(replace(_read(previous, ""), note=f"{damage}{renamed} The run goes on from {PREVIOUS}."))
+    except RunError as worse:
+        raise RunError(f"No checkpoint of {folder} is usable. {damage} {worse} Start the run again.") from None
+    if aside:
+        with guarded(newest):
+            os.replace(newest, folder / DAMAGED)
+    return found
 
 
 def _write(path: Path, groups: dict[str, dict[str, Tensor]], meta: dict[str, Any], safe: str) -> None:
@@ -106,11 +105,11 @@ def _write(path: Path, groups: dict[str, dict[str, Tensor]], meta: dict[str, Any
     for group, tensors in groups.items():
         for key, tensor in tensors.items():
             name = f"{_escape(group)}/{_escape(key)}"
-            if tensor.dtype in _NATIVE:
-                columns.append(tensorfile.Column(name, _NATIVE[tensor.dtype], tuple(tensor.shape)))
+            if tensor.dtype in SAFETENSORS:
+                columns.append(tensorfile.Column(name, tensor.dtype, tuple(tensor.shape)))
             else:
-                raw[name] = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
-                columns.append(tensorfile.Column(name, "U8", (tensor.numel() * tensor.element_size(),)))
+                raw[name] = [name_of(tensor.dtype), list(tensor.shape)]
+                columns.append(tensorfile.Column(name, torch.uint8, (tensor.numel() * tensor.element_size(),)))
             pieces.append(tensor)
     texts = {
         "meta": json.dumps(meta),
@@ -118,7 +117,7 @@ def _write(path: Path, groups: dict[str, dict[str, Tensor]], meta: dict[str, Any
         "raw": json.dumps(raw),
     }
     with replacing(path, safe) as file:
-        tensorfile.write(file, _KIND, columns, map(tensorfile.little_endian, pieces), texts)
+        tensorfile.write(file, _KIND, columns, map(to_bytes, pieces), texts)
 
 
 def _read(path: Path, remedy: str) -> Checkpoint:
@@ -126,7 +125,7 @@ def _read(path: Path, remedy: str) -> Checkpoint:
     with guarded(path):
         tensors = safetensors.torch.load(path.read_bytes())
     for name, (dtype, shape) in json.loads(header.texts["raw"]).items():
-        tensors[name] = tensors[name].view(getattr(torch, dtype)).reshape(shape)
+        tensors[name] = from_bytes(tensors[name].numpy(), dtype_of(dtype), tuple(shape))
     groups: dict[str, dict[str, Tensor]] = {_unescape(name): {} for name in json.loads(header.texts["groups"])}
     for name in header.offsets:
         group, key = name.split("/")

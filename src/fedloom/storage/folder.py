@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
 
+from filelock import BaseFileLock
 from torch import Tensor
 
 from fedloom.errors import RunError
 from fedloom.storage import checkpoint, lock, store, toml
 from fedloom.storage.closing import Closing
 from fedloom.storage.files import guarded, replacing, write_json
-from fedloom.storage.lock import Lock
-from fedloom.storage.tensorfile import little_endian
+from fedloom.storage.tensors import to_bytes
 
 CONFIG, DATA, HISTORY, SUMMARY, REPORT = "config.toml", "data.json", "history.jsonl", "summary.json", "report.html"
 MATRIX = "matrix.json"
@@ -30,13 +29,13 @@ _OWN = (CONFIG, *_CHECKPOINTS, HISTORY, DATA, SUMMARY, REPORT, MATRIX, FLEET)
 
 def theta_sha256(vector: Tensor) -> str:
     """The SHA-256 of a vector's little-endian bytes: equal for two runs if and only if their models are, bit by bit."""
-    return hashlib.sha256(little_endian(vector).data).hexdigest()
+    return hashlib.sha256(to_bytes(vector).data).hexdigest()
 
 
 class RunFolder(Closing):
     """The folder of one run, locked against other processes until ``close`` (or the end of this process)."""
 
-    def __init__(self, path: Path, held: Lock | None) -> None:
+    def __init__(self, path: Path, held: BaseFileLock | None) -> None:
         self.path = path
         self._held = held
 
@@ -51,12 +50,12 @@ class RunFolder(Closing):
         with guarded(path):
             if path.exists() and not path.is_dir():
                 raise RunError(f"{path} is a file: choose another folder with --out.")
-            if not lock.is_marked(path) and _content(path):
+            if not lock.is_marked(path) and lock.content(path):
                 raise RunError(
                     f"{path} is not empty and no run of fedloom. Nothing was changed: choose another folder with --out."
                 )
             path.mkdir(parents=True, exist_ok=True)
-            folder = cls(path, Lock(path))
+            folder = cls(path, lock.acquire(path))
             try:
                 folder._clear(force)
             except BaseException:
@@ -72,7 +71,7 @@ class RunFolder(Closing):
             raise RunError(f"There is no folder {path}: check the path; `fedloom run --out {path}` would make it.")
         if not (path / CONFIG).is_file():
             raise RunError(f"{path} is not a run: it has no {CONFIG}.")
-        return cls(path, Lock(path) if write else None)
+        return cls(path, lock.acquire(path) if write else None)
 
     def file(self, name: str) -> Path:
         """The path of a file in the folder."""
@@ -113,7 +112,7 @@ class RunFolder(Closing):
 
     def _clear(self, force: bool) -> None:
         """Removes the run that is here, if that is wanted."""
-        if not _content(self.path):
+        if not lock.content(self.path):
             return
         if not force:
             raise RunError(
@@ -132,12 +131,6 @@ class RunFolder(Closing):
             self._held = None
 
 
-def _content(path: Path) -> list[str]:
-    """The names in a folder, fedloom's own lock aside."""
-    names = sorted(os.listdir(path)) if path.is_dir() else []
-    return [name for name in names if name != lock.NAME or not (lock.is_marked(path) or lock.is_blank(path))]
-
-
 def _remove_own(path: Path) -> None:
     """Removes what fedloom has written, the config first: without it what is left is never taken for a run."""
     for name in _OWN:
@@ -152,8 +145,9 @@ def _remove_own(path: Path) -> None:
     for task in task_folders(path):
         if lock.is_marked(task):
             _remove_own(task)
-            if not _content(task):
-                (task / lock.NAME).unlink(missing_ok=True)
+            if not lock.content(task):
+                for name in (lock.MARK, lock.LOCK):
+                    (task / name).unlink(missing_ok=True)
                 task.rmdir()
 
 

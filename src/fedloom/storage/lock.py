@@ -1,110 +1,64 @@
-"""One writer for one folder: a lock that the operating system lets go of when its holder dies, however it dies."""
+"""One writer for one folder: a lock that falls when its holder dies, and the mark of a folder that fedloom has made."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
-import sys
-import weakref
 from pathlib import Path
-from typing import BinaryIO
+
+from filelock import BaseFileLock, FileLock, Timeout
 
 import fedloom
 from fedloom.errors import RunError
 from fedloom.storage.files import guarded
 
-NAME = ".lock"
-_MARK = b'{"fedloom"'
+LOCK, MARK = ".lock", ".fedloom"
+_OLD_MARK = b'{"fedloom"'
+"""How the lock begins in folders that were made before the mark was a file of its own."""
 
 
-class Lock:
-    """An advisory lock on the file ``.lock`` of a folder, which names its holder.
+def acquire(folder: Path) -> BaseFileLock:
+    """The lock of a folder, held until its ``release`` or the end of this process; it also marks the folder.
 
-    The file is never removed: it also marks the folder as one that fedloom has made.
+    The mark names the holder. It is not the lock itself, which on Windows nobody else could read.
     """
-
-    def __init__(self, folder: Path) -> None:
-        path = folder / NAME
-        with guarded(path):
-            self._file: BinaryIO = open(path, "rb+", buffering=0, opener=_or_new)  # noqa: SIM115
-            if not _acquire(self._file):
-                holder = _holder(self._file.read())
-                self._file.close()
-                raise RunError(
-                    f"{folder} is in use: {holder} is writing into it. Wait until it has ended, or choose another "
-                    "folder with --out."
-                )
-            mine = {"fedloom": fedloom.__version__, "pid": os.getpid(), "host": socket.gethostname()}
-            self._file.write(json.dumps(mine).encode())
-            self._file.truncate()
-        _held.add(self)
-
-    def release(self) -> None:
-        """Lets go of the lock."""
-        self._file.close()
+    lock = FileLock(folder / LOCK, timeout=0, thread_local=False, fallback_to_soft=False)
+    with guarded(folder / LOCK):
+        try:
+            lock.acquire()
+        except Timeout:
+            raise RunError(
+                f"{folder} is in use: {_holder(folder)} is writing into it. Wait until it has ended, or choose another "
+                "folder with --out."
+            ) from None
+        mine = {"fedloom": fedloom.__version__, "pid": os.getpid(), "host": socket.gethostname()}
+        (folder / MARK).write_text(json.dumps(mine), encoding="utf-8")
+    return lock
 
 
 def is_marked(folder: Path) -> bool:
     """Whether fedloom has made this folder."""
-    return _beginning(folder) == _MARK
+    return (folder / MARK).is_file() or _beginning(folder / LOCK) == _OLD_MARK
 
 
-def is_blank(folder: Path) -> bool:
-    """Whether the lock of this folder is empty: a process was killed while it was making it."""
-    return _beginning(folder) == b""
+def content(folder: Path) -> list[str]:
+    """The names in a folder, fedloom's own mark and lock aside; a lock in which another program wrote is not ours."""
+    names = sorted(os.listdir(folder)) if folder.is_dir() else []
+    own = {MARK, LOCK} if _beginning(folder / LOCK) in (b"", _OLD_MARK) else {MARK}
+    return [name for name in names if name not in own]
 
 
-def _beginning(folder: Path) -> bytes | None:
-    path = folder / NAME
+def _beginning(path: Path) -> bytes | None:
     if not path.is_file():
         return None
     with guarded(path), open(path, "rb") as file:
-        return file.read(len(_MARK))
+        return file.read(len(_OLD_MARK))
 
 
-def _or_new(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CREAT, 0o666)
-
-
-def _holder(content: bytes) -> str:
+def _holder(folder: Path) -> str:
     try:
-        found, _ = json.JSONDecoder().raw_decode(content.decode())
+        found = json.loads((folder / MARK).read_bytes())
         return f"process {found['pid']} on {found['host']}"
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return "another process"
-
-
-_held: weakref.WeakSet[Lock] = weakref.WeakSet()
-
-
-def _release_in_child() -> None:
-    """A forked worker must not hold its parent's lock beyond the parent's death."""
-    for lock in list(_held):
-        lock.release()
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _acquire(file: BinaryIO) -> bool:
-        file.seek(1 << 30)  # beyond the content, which others may read
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        finally:
-            file.seek(0)
-        return True
-
-else:
-    import fcntl
-
-    def _acquire(file: BinaryIO) -> bool:
-        try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    os.register_at_fork(after_in_child=_release_in_child)

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from fedloom.errors import ClientError
+from fedloom.storage.tensors import Bytes, dtype_of, from_bytes, name_of, to_bytes
 
 Ints = npt.NDArray[np.signedinteger[Any]]
-Bytes = npt.NDArray[np.uint8]
 
 _POWERS = 1 << np.arange(11)
 
@@ -64,14 +64,14 @@ class Layout:
 
     def to_json(self) -> list[Any]:
         """As plain lists, for the header of a file."""
-        return [[key, str(dtype).removeprefix("torch."), rest, rows] for key, dtype, rest, rows in self.fields]
+        return [[key, name_of(dtype), rest, rows] for key, dtype, rest, rows in self.fields]
 
     @staticmethod
     def from_json(described: list[Any]) -> Layout:
         """Back from plain lists."""
         return Layout.of(
             tuple(
-                Field(key, getattr(torch, dtype), None if rest is None else tuple(rest), rows)
+                Field(key, dtype_of(dtype), None if rest is None else tuple(rest), rows)
                 for key, dtype, rest, rows in described
             )
         )
@@ -125,7 +125,7 @@ class Batch:
             rest = None if column.dim() == 1 else tuple(column.shape[2:])
             width = 1 if column.dim() == 1 else int(column.shape[1])
             self._fields.append(Field(key, column.dtype, rest, width))
-            self._bytes[key] = _bytes(column, count)
+            self._bytes[key] = to_bytes(column).reshape(count, width * self._fields[-1].unit)
             own.append(_lengths(key, count, width, rest, (lengths or {}).get(key)))
         if unknown := set(lengths or {}) - set(columns):
             raise ClientError(f"Lengths are given for {sorted(unknown)}, which the memory does not have.")
@@ -171,7 +171,7 @@ def assemble(count: int, parts: Iterable[Part]) -> dict[str, Tensor]:
         if own.min() < longest:
             data *= np.arange(longest * field.unit) < own[:, None] * field.unit
         shape = (count,) if field.rest is None else (count, longest, *field.rest)
-        columns[field.key] = torch.from_numpy(data.reshape(-1)).view(field.dtype).reshape(shape)
+        columns[field.key] = from_bytes(data, field.dtype, shape)
     return columns
 
 
@@ -189,13 +189,6 @@ def _stretch(count: int, width: int, spans: list[tuple[Part, int, int]]) -> Byte
     for (at, _, table, rows), start, size in spans:
         data[at, :size] = table[rows, start : start + size]
     return data
-
-
-def _bytes(column: Tensor, count: int) -> Bytes:
-    tensor = column.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
-    size = math.prod(tensor.shape[1:]) * tensor.element_size()
-    data: Bytes = tensor.reshape(-1).view(torch.uint8).numpy()
-    return data.reshape(count, size)
 
 
 def _lengths(key: str, count: int, width: int, rest: tuple[int, ...] | None, given: Tensor | None) -> Ints:

@@ -28,11 +28,11 @@ from torch import Tensor
 from fedloom.errors import RunError
 from fedloom.storage import tensorfile
 from fedloom.storage.files import guarded, sync_file, sync_folder
-from fedloom.storage.records import Bytes, Ints, Layout, Part, Places, distinct
+from fedloom.storage.records import Ints, Layout, Part, Places, distinct
+from fedloom.storage.tensors import Bytes
 
 _KIND = "fedloom.memory"
 _NAME = re.compile(r"segment-(\d+)\.safetensors")
-_REMEDY = "The checkpoint needs it: restore the file from a copy, or start the run again with --force."
 _PIECE = 4 << 20
 _LARGE = 64 << 20
 
@@ -74,9 +74,9 @@ class Segment:
             groups.setdefault(source.layout, []).append(source)
         ids = [np.concatenate([source.ids for source in group]) for group in groups.values()]
         counts = [len(group) for group in ids]
-        columns = [tensorfile.Column(f"{i}/clients", "I64", (count,)) for i, count in enumerate(counts)]
+        columns = [tensorfile.Column(f"{i}/clients", torch.int64, (count,)) for i, count in enumerate(counts)]
         for i, (layout, count) in enumerate(zip(groups, counts, strict=True)):
-            columns.append(tensorfile.Column(f"{i}/records", "U8", (count, layout.width)))
+            columns.append(tensorfile.Column(f"{i}/records", torch.uint8, (count, layout.width)))
         texts = {"layouts": json.dumps([layout.to_json() for layout in groups]), "counts": json.dumps(counts)}
 
         def pieces() -> Iterator[npt.NDArray[Any]]:
@@ -92,9 +92,9 @@ class Segment:
         return Segment(path, number, list(groups), counts, header), np.concatenate(ids)
 
     @staticmethod
-    def open(path: Path, number: int) -> tuple[Segment, Ints]:
+    def open(path: Path, number: int, remedy: str) -> tuple[Segment, Ints]:
         """Opens a segment and verifies every byte of it; returns it and the client of each of its rows."""
-        header = tensorfile.check(path, _KIND, _REMEDY)
+        header = tensorfile.check(path, _KIND, remedy)
         counts = json.loads(header.texts["counts"])
         layouts = [Layout.from_json(described) for described in json.loads(header.texts["layouts"])]
         ids = [
@@ -117,7 +117,7 @@ class Segment:
             for first, last in pairwise(breaks):
                 file.seek(group.start + (int(rows[first]) - group.first) * width)
                 if file.readinto(data[first:last].data) < (last - first) * width:
-                    raise RunError(f"{self.path} is cut off. {_REMEDY}")
+                    raise RunError(f"{self.path} is cut off: it was changed under a run that uses it. Resume it.")
         return data
 
 
@@ -138,16 +138,16 @@ class Log:
         self._landed = [found, found]
         self._pending: list[frozenset[int]] = []
 
-    def restore(self, index: dict[str, Tensor], tidy: bool = True) -> None:
+    def restore(self, index: dict[str, Tensor], tidy: bool, remedy: str) -> None:
         """Opens the segments of an index and, if that is wanted, removes those that were written after it.
 
         Older segments stay until the next checkpoint has landed: the checkpoint before this one may need them.
         """
         numbers: list[int] = index["segments"].tolist()
         for number, fingerprint in zip(numbers, index["fingerprints"].tolist(), strict=True):
-            segment, ids = Segment.open(self._path(number), number)
+            segment, ids = Segment.open(self._path(number), number, remedy)
             if segment.fingerprint != fingerprint:
-                raise RunError(f"{segment.path} is of another run, or of another state of this one. {_REMEDY}")
+                raise RunError(f"{segment.path} is of another run, or of another state of this one. {remedy}")
             self._claim(segment, ids)
         if not tidy:
             return

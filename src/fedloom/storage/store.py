@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedloom.errors import ClientError, RunError
+from fedloom.storage import checkpoint
 from fedloom.storage.closing import Closing
 from fedloom.storage.records import Batch, Ints, Part, Places, assemble
 from fedloom.storage.segments import Log
@@ -40,14 +41,21 @@ class MemoryStore(Closing):
 
     @classmethod
     def restore(
-        cls, folder: Path, index: dict[str, Tensor], limit_bytes: int = LIMIT, *, tidy: bool = True
+        cls,
+        folder: Path,
+        index: dict[str, Tensor],
+        limit_bytes: int = LIMIT,
+        *,
+        tidy: bool = True,
+        remedy: str = "Restore the file from a copy, or start the run again with --force.",
     ) -> MemoryStore:
         """The store as it was at the commit that returned ``index``, every byte verified; later segments go.
 
-        With ``tidy=False``, for one who only looks, nothing is removed: the run may be going on.
+        With ``tidy=False``, for one who only looks, nothing is removed: the run may be going on. The error about a
+        segment that is damaged or missing ends with ``remedy``.
         """
         store = cls(folder, limit_bytes)
-        store._log.restore(index, tidy)
+        store._log.restore(index, tidy, remedy)
         return store
 
     def get(self, client: int) -> Memory | None:
@@ -122,3 +130,18 @@ class MemoryStore(Closing):
             raise ClientError(f"Client ids count from 0; {int(ids.min())} is none.")
         self._places.reach(ids)
         return ids
+
+
+def open_latest(
+    folder: Path, limit_bytes: int = LIMIT, *, tidy: bool = True
+) -> tuple[checkpoint.Checkpoint | None, MemoryStore]:
+    """The newest state of a folder that is whole: a checkpoint, and the memories that it points to.
+
+    A checkpoint whose memories are damaged is set aside as one that is damaged itself: its ``note`` says so. Without
+    any checkpoint the store is empty. With ``tidy=False``, for one who only looks, nothing changes on the disk.
+    """
+
+    def opened(saved: checkpoint.Checkpoint) -> tuple[checkpoint.Checkpoint, MemoryStore]:
+        return saved, MemoryStore.restore(folder, saved.groups["memory"], limit_bytes, tidy=tidy, remedy="")
+
+    return checkpoint.open_latest(folder, opened, tidy=tidy) or (None, MemoryStore(folder, limit_bytes))

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.storage.records import Batch, Bytes, Ints, Layout, Part, Places, distinct
+from fedloom.storage.records import Batch, Ints, Layout, Part, Places, distinct
 from fedloom.storage.segments import Log, Source
+from fedloom.storage.tensors import Bytes
 
 _FREE = -1
 

@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,31 +18,28 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from fedloom.errors import RunError
 from fedloom.storage.files import guarded
-
-Bytes = npt.NDArray[np.uint8]
+from fedloom.storage.tensors import SAFETENSORS
 
 VERSION = "1"
 _BLANK = "0" * 64
 _PIECE = 1 << 20
-_BYTES_PER_NUMBER = {"BOOL": 1, "U8": 1, "I8": 1, "I16": 2, "I32": 4, "I64": 8, "F16": 2, "BF16": 2, "F32": 4, "F64": 8}
 
 
 @dataclass(frozen=True)
 class Column:
-    """A tensor of the file: its name, its safetensors dtype ("F32", "I64", …), its shape."""
+    """A tensor of the file: its name, its dtype (one that safetensors has), its shape."""
 
     name: str
-    dtype: str
+    dtype: torch.dtype
     shape: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
         """How many bytes its numbers take."""
-        return _BYTES_PER_NUMBER[self.dtype] * math.prod(self.shape)
+        return self.dtype.itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -53,17 +49,6 @@ class Header:
     offsets: dict[str, int]
     texts: dict[str, str]
     checksum: str
-
-
-def little_endian(tensor: Tensor) -> Bytes:
-    """The bytes of a tensor, row by row, the least significant byte of each number first."""
-    flat = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous().reshape(-1)
-    flat = flat.as_strided(flat.shape, (1,))  # a single number counts as contiguous with any stride
-    data: Bytes = flat.view(torch.uint8).numpy()
-    if sys.byteorder == "big":
-        parts = 2 if tensor.is_complex() else 1
-        data = np.ascontiguousarray(data.reshape(-1, tensor.element_size() // parts)[:, ::-1]).reshape(-1)
-    return data
 
 
 def write(
@@ -77,7 +62,11 @@ def write(
     end = 0
     for column in columns:
         start, end = end, end + column.nbytes
-        described[column.name] = {"dtype": column.dtype, "shape": column.shape, "data_offsets": [start, end]}
+        described[column.name] = {
+            "dtype": SAFETENSORS[column.dtype],
+            "shape": column.shape,
+            "data_offsets": [start, end],
+        }
     header = json.dumps(described, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     head = len(header).to_bytes(8, "little") + header
