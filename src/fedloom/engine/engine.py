@@ -95,7 +95,6 @@ class Engine(ABC):
     """A run under way. ``step`` does a round: what that is, is the schedule's matter."""
 
     def __init__(self, setting: Setting, executor: Executor, store: MemoryStore) -> None:
-        setting.check()
         problem, method = setting.problem, setting.method
         self.setting, self.executor, self.store = setting, executor, store
         pooled = method.layout == "pooled"
