@@ -43,11 +43,13 @@ def with_new_names(settings: Settings, quiet: bool = False) -> Settings:
     return settings
 
 
-def new_name(key: str, method: str) -> str:
-    """The name that a setting of a method has now, by its full key ("method.lr")."""
+def first_name(key: str, method: str) -> str:
+    """The first name that a setting had, by its full key ("method.lr"): what was recorded under it has that."""
     section, _, name = key.partition(".")
-    new = RENAMED.get((section, name))
-    return f"{section}.{new}" if new and _moved(section, {"name": method}, name, new) else key
+    for (where, old), new in RENAMED.items():
+        if (where, new) == (section, name) and _moved(section, {"name": method}, old, new):
+            return f"{section}.{old}"
+    return key
 
 
 def essence(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,6 +64,10 @@ def essence(values: Mapping[str, Any]) -> dict[str, Any]:
             found[key] = _unusual(section, form_of(section))
     if isinstance(found.get("evaluation"), list) and len(found["evaluation"]) == 1:
         found["evaluation"] = found["evaluation"][0]
+    for (section, old), new in RENAMED.items():  # by the first name, which what was recorded before has
+        table = found.get(section)
+        if isinstance(table, dict) and new in table and _moved(section, table, old, new):
+            table[old] = table.pop(new)
     return {key: value for key, value in found.items() if value not in ({}, []) and key != "execution"}
 
 
