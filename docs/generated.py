@@ -353,7 +353,9 @@ _CHAPTERS = {
     "fedloom.federation": "Models and problems",
     "fedloom.methods": "Methods",
     "fedloom.engine": "Runs",
+    "fedloom.comparison": "Comparisons",
     "fedloom.experiment": "Adaptation",
+    "fedloom.storage": "Saved models",
     "fedloom.channel": "Channel",
     "fedloom.report": "Report",
 }

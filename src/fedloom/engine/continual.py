@@ -104,10 +104,20 @@ def train_tasks(
 ) -> Run:
     """Learn one task after the other, and judge the model on all tasks after each.
 
-    ``tasks`` are problems with the same model (and then ``method`` and ``how``, the arguments of ``train``, hold for
-    all), or ``Task`` objects. The model of each task is the prior θ_p of the next and, unless ``start`` is "fresh",
-    its initial model. With ``out`` each task is a run in a folder of its own, and ``resume=True`` goes on where the
-    sequence was stopped. ``run.matrix`` has what was forgotten and transferred.
+    * ``tasks``: problems with the same model, or Task objects, which have a method and arguments of their own.
+    * ``method``: the method for tasks that are problems.
+    * ``how``: for these, the further arguments of ``train``, such as ``rounds``, ``seed`` and ``select``.
+    * ``start``: the initial model of each task after the first: that of the task before ("previous") or a fresh one
+      ("fresh"). Either way the model of the task before is the prior θ_p.
+    * ``names``: what the tasks are called; none: "task 1" and so on.
+    * ``out``: the folder of the sequence, with a run for each task in a folder of its own; none: nothing is kept.
+    * ``force``: replace what is in the folder. ``resume``: go on where the sequence that is there was stopped.
+    * ``config``: what the folder says of the settings; none: as much as can be said of objects.
+    * ``label``: what the sequence is called in reports; none: as its method.
+    * ``progress``: called after every round, counted over all tasks, with its row of the history and their number.
+
+    The result is the Run of all tasks together: the model after the last, the history with the clocks going on, and
+    ``run.matrix``, which has what was forgotten and transferred.
 
         halves = [fedloom.federate("digits", source_classes=part) for part in (range(5), range(5, 10))]
         problems = [fedloom.Problem(data, fedloom.build_model("mlp", data)) for data in halves]

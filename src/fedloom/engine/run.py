@@ -116,13 +116,37 @@ def train(
 ) -> Run:
     """Train a method on a problem for so many rounds.
 
-    ``select`` is how clients are chosen: a number of them each round, a Selection, or none for everybody. ``schedule``
-    says whether the server waits for them or takes replies as they arrive (none: what is usual for the method), and
-    what ends the run early. ``stream`` says how the clients' training rows arrive; without one all are there. ``prior``
-    is θ_p, the model of an earlier run, for methods that hold on to one; ``theta0`` is the model to start from. With
-    ``out`` the run is a folder that can be looked at, resumed and reported on; ``resume=True`` goes on with the run
-    that is there. ``executor`` is where clients' work is done: "ray" starts a cluster on this machine, or uses the one
-    at ``ray_address``. The result does not depend on it, on the number of workers, or on having been interrupted.
+    What is trained:
+
+    * ``problem``: the clients' data, the model and the loss. ``method``: the method with its hyper-parameters.
+    * ``rounds``: how many rounds at most. ``seed``: of everything that is random.
+    * ``select``: who takes part: a number of clients each round, a Selection, or none for everybody.
+    * ``schedule``: whether the server waits for them ("rounds") or takes replies as they arrive ("async"); none: what
+      is usual for the method. A Schedule also says what ends the run early.
+    * ``fleet``: how fast, reliable and near the clients are; none: an ideal one, on which nothing takes time.
+    * ``stream``: how the clients' training rows arrive; none: all are there.
+    * ``channel``: what messages go through, such as a quantisation; none: they arrive as they were sent.
+    * ``evaluate``: one Evaluation or several; none: the usual one, an empty list: nothing is judged.
+    * ``prior``: θ_p, the model of an earlier run, for methods that hold on to one.
+    * ``theta0``: the model to start from; none: as the model's own initialisation draws it for the seed.
+    * ``on_error``: a client that fails, or answers with NaN, ends the run ("stop") or is left out ("drop").
+
+    Where the work is done, on which the result does not depend:
+
+    * ``executor``: "auto", "serial", "processes", "ray", or an Executor. ``workers``: how many processes.
+    * ``ray_address``: the cluster for "ray"; none: one on this machine, for this run.
+    * ``stack``: how many clients are computed together; none: what suits model, data and method.
+
+    What is kept:
+
+    * ``out``: the folder of the run, which can be looked at, resumed and reported on; none: nothing is written.
+    * ``force``: replace what is in the folder. ``resume``: go on with the run that is there, to the same bits.
+    * ``checkpoint_seconds``: seconds between checkpoints. ``checkpoint_every``: rounds between them, instead.
+    * ``config``: what the folder says of the settings; none: as much as can be said of objects.
+    * ``label``: what the run is called in reports; none: as its method.
+    * ``progress``: called after every round with its row of the history and the number of rounds.
+
+    The result is a Run: the model, the server's state, the history (also as a data frame) and a summary.
 
         data = fedloom.federate(fedloom.load("digits"), clients=20, partition="dirichlet", alpha=0.3)
         problem = fedloom.Problem(data, fedloom.build_model("mlp", data))

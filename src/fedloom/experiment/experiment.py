@@ -129,7 +129,17 @@ class Experiment:
         overrides: Iterable[Override] | Mapping[str, Any] = (),
         shelf: Shelf | None = None,
     ) -> Self:
-        """The experiment of a file (none: all defaults), with some settings changed: ``{"method.lr": 0.1}``."""
+        """The experiment of a file, with some settings changed.
+
+        * ``path``: the file; none: all settings are as usual.
+        * ``overrides``: settings that win over those of the file, by their full keys: ``{"method.lr": 0.1}``.
+        * ``shelf``: where data and models are kept for experiments that share them; none: a shelf of its own.
+
+        All that is wrong with any section is said at once, with its place in the file, as a ConfigError.
+
+            experiment = Experiment.load("experiment.toml", {"method.lr": 0.05})
+            experiment.run("runs/mine").summary["metrics"]
+        """
         if isinstance(overrides, Mapping):
             overrides = [Override(key, value, "") for key, value in overrides.items()]
         return cls(Settings.read(None if path is None else Path(path), overrides), shelf)
@@ -289,7 +299,18 @@ class Experiment:
         progress: Progress | None = None,
         label: str | None = None,
     ) -> Run:
-        """Run it; with ``out`` into a folder, or with ``resume`` on from where the folder's run stopped."""
+        """Run it, after it was checked as a whole.
+
+        * ``out``: the folder of the run; none: nothing is written.
+        * ``force``: replace what is in the folder. ``resume``: go on from where the run in the folder stopped.
+        * ``progress``: called after every round with its row of the history and the number of rounds.
+        * ``label``: what the run is called in reports; none: its name in the settings, or its method's.
+
+        The result is a Run: the model, the server's state, the history and a summary.
+
+            run = Experiment.load(None, {"data.name": "digits", "rounds": 5}).run("runs/short")
+            run.frame()["accuracy"]
+        """
         return self.prepared(label).run(out, force=force, resume=resume, progress=progress)
 
     def prepared(self, label: str | None = None) -> Prepared:
