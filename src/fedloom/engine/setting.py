@@ -31,6 +31,9 @@ class Gatherer(Protocol):
     def collecting(self, *keys: Key) -> AbstractContextManager[None]:
         """An error inside the block is about one of these settings, the likeliest first."""
 
+    def about(self, *keys: Key) -> AbstractContextManager[None]:
+        """An error inside the block, which itself says what is wrong, is raised with the place of these settings."""
+
     def stop(self) -> None:
         """Raise what was gathered, if anything was."""
 
@@ -117,9 +120,8 @@ class Setting:
                 raise Unfit(f"schedule.{key} = {getattr(self.schedule, key)!r} {what}", what)
         self._check_vectors(faults)
         faults.stop()
-        with faults.collecting(("method", "name"), ("method",)):
+        with faults.about(("method", "name"), ("method",)):
             method.check(self.problem)
-        faults.stop()
 
     def _check_evaluations(self, faults: Gatherer) -> list[str] | None:
         """The metrics of the main evaluation, which a target may be of; None where these cannot be."""
@@ -171,6 +173,8 @@ class _Strict:
 
     def collecting(self, *keys: Key) -> AbstractContextManager[None]:
         return nullcontext()
+
+    about = collecting
 
     def stop(self) -> None:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from fedloom.errors import ConfigError, FedloomError, Unfit
 from fedloom.experiment.settings import Settings
@@ -40,6 +40,10 @@ class Faults:
         """The key as the file has it: a single evaluation is a table, not a list of one."""
         single = key[:1] == ("evaluation",) and not isinstance(self.settings.values.get("evaluation"), list)
         return (key[0], *key[2:]) if single and len(key) > 1 and isinstance(key[1], int) else key
+
+    def about(self, *keys: Key) -> AbstractContextManager[None]:
+        """An error inside the block is raised with the place of the first of these keys that the user has set."""
+        return about(self.settings, *keys)
 
     def stop(self) -> None:
         """Raise what was found, if anything was."""
