@@ -353,8 +353,9 @@ _CHAPTERS = {
     "fedloom.federation": "Models and problems",
     "fedloom.methods": "Methods",
     "fedloom.engine": "Runs",
-    "fedloom.storage": "Runs that are stored",
+    "fedloom.comparison": "Comparisons",
     "fedloom.experiment": "Adaptation",
+    "fedloom.storage": "Saved models",
     "fedloom.channel": "Channel",
     "fedloom.report": "Report",
 }

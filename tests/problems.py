@@ -170,6 +170,7 @@ class LeastSquares:
 def start(problem: Problem, method: Method, *, executor: Executor | None = None, **how: Any) -> Rounds:
     """A run that is about to do its first round."""
     setting = Setting(problem, method, how.pop("select", All()), channel=Channel(how.pop("transforms", ())), **how)
+    setting.check()
     return Rounds(setting, executor or Serial(), MemoryStore())
 
 

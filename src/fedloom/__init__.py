@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedloom.channel import Channel as Channel
     from fedloom.channel import Quantise as Quantise
+    from fedloom.comparison import compare as compare
     from fedloom.data import describe as describe
     from fedloom.data import federate as federate
     from fedloom.data import from_arrays as from_arrays
@@ -75,6 +76,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Channel": "fedloom.channel",
     "Quantise": "fedloom.channel",
+    "compare": "fedloom.comparison",
     "describe": "fedloom.data",
     "federate": "fedloom.data",
     "from_arrays": "fedloom.data",
@@ -173,6 +175,7 @@ __all__ = [
     "__version__",
     "adapt",
     "build_model",
+    "compare",
     "describe",
     "federate",
     "from_arrays",

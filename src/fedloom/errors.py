@@ -11,6 +11,14 @@ class ConfigError(FedloomError):
     """A setting that cannot be: an unknown key, a wrong type, an impossible combination."""
 
 
+class Unfit(ConfigError):
+    """A setting that does not go with the others; ``what`` is what is wrong with it, without its name and value."""
+
+    def __init__(self, text: str, what: str) -> None:
+        super().__init__(text)
+        self.what = what
+
+
 class DataError(FedloomError):
     """A data set that is missing, damaged, or does not fit what is asked of it."""
 

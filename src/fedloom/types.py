@@ -24,3 +24,5 @@ NonNegative = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Interval(ge=0, le=1)]
 Decay = Annotated[float, Interval(ge=0, lt=1)]
 Count = Annotated[int, Ge(1)]
+Key = tuple[str | int, ...]
+"""The way to a setting: names of tables and keys, and places in lists; ("method", "lr")."""

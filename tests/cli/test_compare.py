@@ -152,3 +152,11 @@ def test_a_damaged_run_in_the_folder_is_named_with_its_line(call: Call) -> None:
     assert "c/fedavg/seed-0/config.toml:1: not valid TOML" in call(*command, code=2).stderr
     Path("file").write_text("")
     assert "file/c" in call(*command[:-3], "--out", "file/c", code=2).stderr
+
+
+def test_a_sweep_has_a_run_for_each_value(call: Call) -> None:
+    flags = (*SMALL, "--repeats", 1, "--sweep", "method.lr=0.1,0.01", "--out", "c", "--no-report")
+    call("compare", "fedavg", *flags)
+    assert sorted(path.name for path in Path("c").iterdir() if path.is_dir()) == ["fedavg-lr-0.01", "fedavg-lr-0.1"]
+    assert "done already" in call("compare", "fedavg", *flags).output
+    assert "--sweep lr: write it as" in call("compare", "fedavg", *SMALL, "--sweep", "lr", code=2).stderr

@@ -28,8 +28,8 @@ import typer
 from typer.testing import CliRunner
 
 from fedloom.cli import app
-from fedloom.cli.comparison import Comparison, parse_entry
 from fedloom.cli.flags import FLAGS, overrides
+from fedloom.comparison import Comparison, FromSettings, parse_entry, parse_sweep, swept
 from fedloom.experiment import Settings, load_experiment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -183,8 +183,9 @@ def check_command(block: Block, words: list[str]) -> None:
         if command in ("run", "data describe") and (path is None or path.exists()):
             load_experiment(path, changes)
         elif command == "compare":
-            entries = [parse_entry(text) for text in given["methods"]]
-            comparison = Comparison(Settings.read(path, changes), entries, [0])
+            sweep = dict(map(parse_sweep, given.get("sweep") or []))
+            entries = swept([parse_entry(text) for text in given["methods"]], sweep)
+            comparison = Comparison(FromSettings(Settings.read(path, changes)), entries, [0])
             for entry in entries:
                 comparison.experiment(entry, 0)
     except Exception as error:

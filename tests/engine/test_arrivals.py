@@ -44,6 +44,7 @@ def fly(
     """An asynchronous run that is about to begin."""
     schedule = Schedule("async", how.pop("concurrency", None), how.pop("buffer", 1), how.pop("seconds", None))
     setting = Setting(problem, method, select or All(), schedule=schedule, **{"evaluations": (), **how})
+    setting.check()
     return Arrivals(setting, executor or Serial(), MemoryStore())
 
 

@@ -17,6 +17,7 @@ import pytest
 from fedloom.errors import ConfigError, RunError
 from fedloom.reproduce import Reproduction, read_plan
 from fedloom.reproduce.keep import merge
+from fedloom.reproduce.reproduction import essence_print
 
 Write = Callable[..., Path]
 Reproduce = Callable[..., Any]
@@ -308,3 +309,26 @@ def test_what_a_task_ended_with_counts_although_a_later_one_diverged(
     known = json.loads(Path("out/FedAvg/iid/seed-0/matrix.json").read_text())["matrix"]
     assert told.cells["first / iid"]["values"]["0"] == 100 * known[0][0] > 50
     assert [told.cells[f"{row} / iid"]["diverged"] for row in ("first", "second", "FedAvg")] == [0, 1, 1]
+
+
+def test_recorded_cells_are_known_again_when_the_file_says_what_is_as_usual(
+    write: Write, reproduce: Reproduce, parts: Parts
+) -> None:
+    first = reproduce(write(parts["head"], parts["column"], parts["row"]), repeats=1)
+    said = parts["row"].replace("lr = 0.1", "lr = 0.1, weighting = 'size'") + "fleet = { dropout = 0.0 }\n"
+    file = write(parts["head"], parts["column"], said)
+    again = reproduce(file, repeats=1)
+    assert again.done == []
+    unrun = reproduce(file, "elsewhere", only=("FedAvg",), repeats=2, seeds=(1,))
+    joined = merge(first.record, unrun.record)["cells"][0]
+    assert list(joined["values"]) == ["0", "1"]
+    assert "stale" not in joined
+
+
+def test_a_recorded_cell_of_a_setting_that_has_a_new_name_is_the_same(write: Write, parts: Parts) -> None:
+    admm = '[[row]]\nname = "ADMM"\nmethod = { name = "admm", most = 7 }\ngrid = { most = [3, 4] }\n'
+    prints = []
+    for row in (admm, admm.replace("most", "max_iterations")):
+        (cell,) = read_plan(write(parts["head"], parts["column"], row)).cells
+        prints.append(essence_print(cell))
+    assert prints[0] == prints[1]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.cli.comparison import Comparison, parse_entry
-from fedloom.cli.display import following, make_console, say
+from fedloom.cli.display import Follow, following, make_console, say
 from fedloom.cli.flags import Flags, overrides, with_flags
 from fedloom.cli.guard import ARGUMENTS, Halt
 from fedloom.cli.run import Force, Quiet, Report, Sets, halting
@@ -17,6 +18,8 @@ from fedloom.errors import ConfigError, FedloomError, RunError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedloom.comparison import Comparison
+    from fedloom.engine.run import Run
     from fedloom.experiment import Settings
 
 _AGAIN = "go on with the whole comparison by the same command again: what is done is not done twice"
@@ -32,6 +35,10 @@ def compare(
     ],
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="An experiment file to start from.")] = None,
     sets: Sets = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE,…", help="Each method with each of the values, such as method.lr=0.1,0.01."),
+    ] = None,
     repeats: Annotated[
         int | None, typer.Option(min=1, help="Seeds for each method: --seed and those after it. [3]")
     ] = None,
@@ -45,67 +52,62 @@ def compare(
     report: Report = True,
 ) -> None:
     """Compare methods under equal settings. Started again with the same arguments, it goes on where it stopped."""
+    from fedloom.comparison import Comparison, FromSettings, parse_entry, parse_sweep, swept
     from fedloom.experiment import Settings
 
     base = Settings.read(config, overrides(flags, sets))
-    entries = [parse_entry(text) for text in methods]
-    comparison = Comparison(base, entries, _seeds(base, repeats, seeds))
+    entries = swept([parse_entry(text) for text in methods], dict(map(parse_sweep, sweep or [])))
+    comparison = Comparison(FromSettings(base), entries, _seeds(base, repeats, seeds))
     comparison.check()
     folder = out or comparison.default_folder()
     console = make_console()
     comparison.claim(folder, ["fedloom", *ctx.meta.get(ARGUMENTS, [])], force)
-    try:
-        failed = _run_all(comparison, folder, console, force, quiet)
-    except KeyboardInterrupt as stop:
-        raise Halt(f"stopped; {_AGAIN}") from stop
+    failed = _run_all(comparison, folder, console, force, quiet)
     _conclude(comparison, folder, console, target, report)
     if failed:
         raise RunError("\n  ".join([f"{len(failed)} of {len(comparison)} runs failed:", *failed]))
 
 
 def _run_all(comparison: Comparison, folder: Path, console: Console, force: bool, quiet: bool) -> list[str]:
-    """All runs that are not there yet; what went wrong in those that failed, the others being done all the same."""
-    failed = []
-    for number, (entry, seed) in enumerate(comparison.runs(), 1):
-        experiment, place = comparison.experiment(entry, seed), comparison.place(folder, entry, seed)
-        title = f"[{number}/{len(comparison)}] {entry.text}, seed {seed}"
-        how = experiment.start(place, force)
-        if how is None:
-            _tell(console, quiet, f"{title}: done already")
-            continue
-        try:
-            with following(console, title, quiet or not console.is_terminal) as follow:
-                done = halting(experiment, place, **how, progress=follow, label=entry.text)
-        except Halt as halt:
-            raise Halt(f"{halt}\nor {_AGAIN}") from halt
-        except FedloomError as error:
-            failed.append(f"{entry.text}, seed {seed}: {error}")
+    """All runs that are not there yet; what went wrong in those that failed."""
+
+    @contextmanager
+    def watch(title: str, place: Path) -> Iterator[Follow]:
+        with following(console, title, quiet or not console.is_terminal) as follow, halting(place):
+            yield follow
+
+    def tell(title: str, done: Run | FedloomError | None) -> None:
+        if isinstance(done, FedloomError):
             say(console, f"{title}: failed", "red")
-            continue
-        _tell(console, quiet, f"{title}: {_result(done.summary)}")
-    return failed
+        elif not quiet:
+            say(console, f"{title}: {'done already' if done is None else _result(done.summary)}")
+            console.file.flush()
+
+    try:
+        failed = comparison.perform(folder, force, watch, tell)
+    except Halt as halt:
+        raise Halt(f"{halt}\nor {_AGAIN}") from halt
+    except KeyboardInterrupt as stop:
+        raise Halt(f"stopped; {_AGAIN}") from stop
+    return [f"{text}, seed {seed}: {error}" for (text, seed), error in failed.items()]
 
 
 def _conclude(comparison: Comparison, folder: Path, console: Console, target: float | None, report: bool) -> None:
     """The table, compare.json, the page."""
-    from fedloom.report import find_runs, group_runs, make_target, rich_table, rows, write_report
-    from fedloom.report.runs import run_folders
+    from fedloom.report import rich_table
 
-    folders = [folder / entry.folder for entry in comparison.entries]
-    groups = group_runs(find_runs([path for path in folders if run_folders(path)]))
-    goal = make_target(groups, target)
-    comparison.record(folder, {"target": target, "table": rows(groups, goal)})
+    groups, goal = comparison.conclude(folder, target)
     console.print(rich_table(groups, goal, console.width))
     if report:
-        write_report(folder, folder / "report.html", target=target)
+        comparison.write_report(folder, target)
     say(console, f"report: {folder / 'report.html'}" if report else f"runs: {folder}")
 
 
 def _seeds(base: Settings, repeats: int | None, listed: str | None) -> list[int]:
+    from fedloom.comparison.comparing import first_seed
+
     if listed is None:
-        first = base.values.get("seed", 0)
-        if not isinstance(first, int):
-            raise ConfigError(f"{base.place(('seed',))}: seed = {first!r} should be a whole number")
+        first = first_seed(base)
         return list(range(first, first + (repeats or 3)))
     if repeats is not None:
         raise ConfigError("--seeds lists the seeds, --repeats counts them: give one of the two")
@@ -124,9 +126,3 @@ def _result(summary: dict[str, Any]) -> str:
 
     name, value = primary(summary["spread"])
     return f"{name} {text(plain, value)} in {text(timed, summary['wall_seconds'])}"
-
-
-def _tell(console: Console, quiet: bool, line: str) -> None:
-    if not quiet:
-        say(console, line)
-        console.file.flush()

@@ -67,6 +67,7 @@ def up(
         loaded = Experiment.load(experiment, [*given, Override("data.clients", nodes, "--nodes")])
     place = out or fresh(f"fleet-{loaded.method_name}-{loaded.data_plan.name}-{loaded.top.seed}")
     terms = Terms(deadline=deadline, minimum=minimum or loaded.data().clients, force=force)
+    loaded.check()
     console = make_console()
     if not quiet:
         say(console, f"{headline(loaded)}, on {loaded.data().clients} nodes → {place}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,8 +77,8 @@ def perform(
     experiment.check()
     if not quiet:
         say(console, f"{headline(experiment)} → {folder}")
-    with following(console, experiment.label, quiet) as follow:
-        done = halting(experiment, folder, force=force, resume=resume, progress=follow)
+    with following(console, experiment.label, quiet) as follow, halting(folder):
+        done = experiment.run(folder, force=force, resume=resume, progress=follow)
     for note in done.notes:
         say(console, f"note: {note}", "yellow")
     if report:
@@ -106,13 +108,14 @@ def tell(console: Console, summary: dict[str, Any]) -> None:
         say(console, why)
 
 
-def halting(experiment: Experiment | TaskSequence, folder: Path, **how: Any) -> Run:
-    """The run; when the user stops it, how to go on."""
+@contextmanager
+def halting(folder: Path) -> Iterator[None]:
+    """When the user stops the run in this folder: how to go on."""
     from fedloom.engine.run import Interrupted
     from fedloom.storage.folder import CONFIG
 
     try:
-        return experiment.run(folder, **how)
+        yield
     except Interrupted as stop:
         raise Halt(str(stop)) from stop
     except KeyboardInterrupt as stop:

@@ -60,6 +60,7 @@ def walking(
 ) -> Iterator[Walk]:
     """A run of this method at its start; ``how`` are further fields of a Setting. All is given back at the end."""
     setting = Setting(problem, method, **{"select": All(), "evaluations": (), **how})
+    setting.check()
     chosen = executor or Serial()
     with MemoryStore() as store:
         try:

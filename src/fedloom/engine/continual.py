@@ -8,20 +8,18 @@ import os
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from fedloom import __version__
-from fedloom.channel import Channel
 from fedloom.engine.engine import Clocks
-from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.matrix import TaskMatrix
 from fedloom.engine.rounds import Rounds
-from fedloom.engine.run import Interrupted, Progress, Run, evaluations_of, train
+from fedloom.engine.run import Interrupted, Prepared, Progress, Run, prepare
 from fedloom.engine.selection import All
 from fedloom.engine.setting import Setting
 from fedloom.errors import ConfigError, RunError
@@ -30,7 +28,6 @@ from fedloom.federation.metrics import higher_is_better
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.methods import Method, name_of
-from fedloom.storage import toml
 from fedloom.storage.folder import CONFIG, HISTORY, MATRIX, SUMMARY, TASK, RunFolder, theta_sha256
 from fedloom.storage.history import History, Row
 from fedloom.storage.saved import SavedModel, refuse_other_model, saved_model, shapes_of
@@ -40,6 +37,8 @@ from fedloom.types import Vector
 Start = Literal["previous", "fresh"]
 Scores = dict[str, dict[str, dict[str, float]]]
 """By evaluation, metric and statistic: how one model is on one task."""
+Done = Callable[[dict[str, Any]], Path | None]
+"""Finds the folder of a finished task with these settings."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,28 +51,41 @@ class Task:
     how: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] | None = None
 
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """A task that is ready to be learnt: its name and its run, which was checked."""
+
+    name: str
+    run: Prepared
+
     @property
-    def evaluations(self) -> Sequence[Evaluation]:
-        """How models are judged on this task."""
-        return evaluations_of(self.how.get("evaluate"))
+    def setting(self) -> Setting:
+        """What its run combines."""
+        return self.run.setting
 
     def fresh(self) -> Vector:
         """The model before anything is learnt."""
-        return self.problem.model.init(Draw(self.how.get("seed", 0)).key("model"), self.problem.dtype)
+        return fresh_model(self.setting.problem, self.setting.seed)
 
-    def setting(self, method: Method, prior: Vector | None) -> Setting:
+    def judging(self, method: Method, prior: Vector | None) -> Setting:
         """What models of this task, or of another one with its own method, are judged in."""
+        own = self.setting
         return Setting(
-            problem=self.problem,
+            problem=own.problem,
             method=method,
             select=All(),
-            fleet=Fleet(storage=(self.how.get("fleet") or Fleet()).storage),
-            channel=Channel(),
-            evaluations=self.evaluations,
-            seed=self.how.get("seed", 0),
+            fleet=Fleet(storage=own.fleet.storage),
+            evaluations=own.evaluations,
+            seed=own.seed,
             prior=prior,
-            stream=None if self.how.get("stream") is None else self.how["stream"].over(),
+            stream=None if own.stream is None else own.stream.over(),
         )
+
+
+def fresh_model(problem: Problem, seed: int) -> Vector:
+    """The model before anything is learnt."""
+    return problem.model.init(Draw(seed).key("model"), problem.dtype)
 
 
 def train_tasks(
@@ -88,25 +100,60 @@ def train_tasks(
     config: dict[str, Any] | None = None,
     label: str | None = None,
     progress: Progress | None = None,
-    done: Iterable[Path] = (),
     **how: Any,
 ) -> Run:
     """Learn one task after the other, and judge the model on all tasks after each.
 
-    ``tasks`` are problems with the same model (and then ``method`` and ``how``, the arguments of ``train``, hold for
-    all), or ``Task`` objects. The model of each task is the prior θ_p of the next and, unless ``start`` is "fresh",
-    its initial model. With ``out`` each task is a run in a folder of its own, and ``resume=True`` goes on where the
-    sequence was stopped. ``done`` are folders of tasks of other sequences: one with the very settings of a task, and
-    the same model before it, is copied instead of learning that task again. ``run.matrix`` has what was forgotten and
-    transferred.
+    * ``tasks``: problems with the same model, or Task objects, which have a method and arguments of their own.
+    * ``method``: the method for tasks that are problems.
+    * ``how``: for these, the further arguments of ``train``, such as ``rounds``, ``seed`` and ``select``.
+    * ``start``: the initial model of each task after the first: that of the task before ("previous") or a fresh one
+      ("fresh"). Either way the model of the task before is the prior θ_p.
+    * ``names``: what the tasks are called; none: "task 1" and so on.
+    * ``out``: the folder of the sequence, with a run for each task in a folder of its own; none: nothing is kept.
+    * ``force``: replace what is in the folder. ``resume``: go on where the sequence that is there was stopped.
+    * ``config``: what the folder says of the settings; none: as much as can be said of objects.
+    * ``label``: what the sequence is called in reports; none: as its method.
+    * ``progress``: called after every round, counted over all tasks, with its row of the history and their number.
+
+    The result is the Run of all tasks together: the model after the last, the history with the clocks going on, and
+    ``run.matrix``, which has what was forgotten and transferred.
 
         halves = [fedloom.federate("digits", source_classes=part) for part in (range(5), range(5, 10))]
         problems = [fedloom.Problem(data, fedloom.build_model("mlp", data)) for data in halves]
         run = fedloom.train_tasks(problems, fedloom.FedAvg(lr=0.1), rounds=20)
         run.matrix.forgetting
     """
-    named = _tasks(tasks, method, names, how)
-    _check(named)
+    return learn_tasks(
+        _lessons(_tasks(tasks, method, names, how)),
+        start=start,
+        out=out,
+        force=force,
+        resume=resume,
+        config=config,
+        label=label,
+        progress=progress,
+    )
+
+
+def learn_tasks(
+    lessons: list[Lesson],
+    *,
+    start: Start,
+    out: str | Path | None,
+    force: bool,
+    resume: bool,
+    config: dict[str, Any] | None,
+    label: str | None,
+    progress: Progress | None,
+    done: Done | None = None,
+) -> Run:
+    """Tasks that were checked one by one, in sequence: the arguments of ``train_tasks``.
+
+    ``done`` finds the folder of a task of another sequence that has the very settings of one, and the same model
+    before it: that is copied instead of learning the task again.
+    """
+    _check(lessons)
     with ExitStack() as exits:
         exits.enter_context(one_thread())
         if out is None:
@@ -118,8 +165,9 @@ def train_tasks(
             exits.callback(folder.close)
             path = folder.path
             if not resume:
-                folder.write_toml(CONFIG, config or {"made_by": "python", "task": [{"name": t.name} for t in named]})
-        walk = _Sequence(named, path, start, label or name_of(named[0].method), progress, out is not None, list(done))
+                folder.write_toml(CONFIG, config or {"made_by": "python", "task": [{"name": t.name} for t in lessons]})
+        label = label or name_of(lessons[0].setting.method)
+        walk = _Sequence(lessons, path, start, label, progress, out is not None, done)
         return walk.go()
 
 
@@ -128,13 +176,13 @@ class _Sequence:
 
     def __init__(
         self,
-        tasks: list[Task],
+        tasks: list[Lesson],
         path: Path,
         start: Start,
         label: str,
         progress: Progress | None,
         kept: bool,
-        done: list[Path],
+        done: Done | None,
     ) -> None:
         self.tasks, self.path, self.start, self.label = tasks, path, start, label
         self.progress, self.kept, self.done = progress, kept, done
@@ -155,7 +203,7 @@ class _Sequence:
             self._learn(task, place, saved)
             saved = saved_model(place)
             if len(self.scores) < number + 2:
-                self.scores.append(self._judged((task.method, saved)))
+                self.scores.append(self._judged((task.setting.method, saved)))
             self._take_in(place, number)
             self._write()
         assert saved is not None
@@ -163,44 +211,39 @@ class _Sequence:
         folder = self.path if self.kept else None
         return Run(saved.theta, saved.state, self.history, summary, folder, self.notes, self.matrix())
 
-    def _learn(self, task: Task, place: Path, before: SavedModel | None) -> None:
+    def _learn(self, task: Lesson, place: Path, before: SavedModel | None) -> None:
         """One task, from the beginning or from where it was stopped; nothing when it is done."""
-        how, config = dict(task.how), task.config
+        run = replace(task.run, label=self.label)
         if before is not None:
-            how |= {"prior": before.theta, "theta0": before.theta if self.start == "previous" else None}
-            written = {"run": f"../{before.folder.name}", "start": self.start == "previous", "sha256": before.sha256}
-            config = None if config is None else {**config, "prior": written}
+            start = before.theta if self.start == "previous" else None
+            written = {"run": f"../{before.folder.name}", "start": start is not None, "sha256": before.sha256}
+            run = replace(
+                run,
+                setting=replace(run.setting, prior=before.theta, theta0=start),
+                config=None if run.config is None else {**run.config, "prior": written},
+            )
             _refuse_other_prior(place, before)
-        if config is not None and not (place / CONFIG).is_file():
-            _take_over(config, self.done, place)
+        if self.done is not None and run.config is not None and not (place / CONFIG).is_file():
+            _take_over(self.done(run.config), place)
         if (place / SUMMARY).is_file():
             return
         try:
-            run = train(
-                task.problem,
-                task.method,
-                out=place,
-                resume=(place / CONFIG).is_file(),
-                config=config,
-                label=self.label,
-                progress=self._following(),
-                **how,
-            )
+            made = run.run(place, resume=(place / CONFIG).is_file(), progress=self._following())
         except Interrupted as stop:
             done = self.clocks.round + stop.completed
             raise Interrupted(self.path if self.kept else None, done) from stop
-        self.notes += run.notes
+        self.notes += made.notes
 
     def _judged(self, learnt: tuple[Method, SavedModel] | None) -> list[Scores]:
         """A model, the fresh one of each task unless one is given, on every task."""
         found: list[Scores] = []
         for task in self.tasks:
-            method, saved = learnt or (task.method, None)
+            method, saved = learnt or (task.setting.method, None)
             with ExitStack() as exits:
                 store = exits.enter_context(MemoryStore() if saved is None else saved.memory())
                 executor = Serial()
                 exits.callback(executor.close)
-                engine = Rounds(task.setting(method, task.fresh() if saved is None else saved.theta), executor, store)
+                engine = Rounds(task.judging(method, task.fresh() if saved is None else saved.theta), executor, store)
                 if saved is not None:
                     engine.state, engine.clocks.round = saved.state, saved.round
                 found.append({e.name: engine.evaluator.evaluate(e).summary() for e in engine.evaluator.evaluations})
@@ -212,7 +255,7 @@ class _Sequence:
         rows = [row for row in rows if row["round"] > self.clocks.round or number == 0]
         last = dict(rows[-1])
         judged = self.scores[number + 1]
-        name = self.tasks[0].evaluations[0].name
+        name = self.tasks[0].setting.evaluations[0].name
         others = {f"on {task.name}": judged[j][name] for j, task in enumerate(self.tasks)}
         matrix = self.matrix().so_far(number + 1)
         average = {f"average_{matrix.metric}": {"weighted": matrix.average}}
@@ -223,7 +266,7 @@ class _Sequence:
 
     def matrix(self) -> TaskMatrix:
         """The first evaluation's first metric on each task after each."""
-        evaluation = self.tasks[0].evaluations[0].name
+        evaluation = self.tasks[0].setting.evaluations[0].name
         names = self.scores[0][0][evaluation]
         metric = next((name for name in names if name != "loss"), "loss")
         fresh, *rows = (tuple(_value(scores[evaluation][metric]) for scores in row) for row in self.scores)
@@ -255,7 +298,7 @@ class _Sequence:
         History.write(folder.file(HISTORY), self.history)
 
     def _summary(self, theta: Vector) -> dict[str, Any]:
-        matrix, first = self.matrix(), self.tasks[0]
+        matrix, first = self.matrix(), self.tasks[0].setting
         measured = {
             f"average_{matrix.metric}" if name == "average" else name: v for name, v in matrix.measures().items()
         }
@@ -264,7 +307,7 @@ class _Sequence:
             "label": self.label,
             "method": name_of(first.method),
             "data": first.problem.data.name,
-            "seed": first.how.get("seed", 0),
+            "seed": first.seed,
             "rounds": clocks.pop("round"),
             "tasks": [task.name for task in self.tasks],
             "metrics": measured,
@@ -284,7 +327,7 @@ class _Sequence:
         if self.progress is None:
             return None
         follow, before = self.progress, self.clocks
-        total = sum(task.how.get("rounds", 0) for task in self.tasks)
+        total = sum(task.run.rounds for task in self.tasks)
 
         def told(row: Row, _: int) -> None:
             if row["round"] > 0 or before.round == 0:
@@ -310,37 +353,44 @@ def _tasks(
     return found
 
 
-def _check(tasks: list[Task]) -> None:
-    """Refuses, before any work, tasks that no one model could learn, and settings that cannot be."""
-    if not tasks:
-        raise ConfigError("there is no task; give at least one")
-    first = tasks[0]
-    if not first.evaluations:
-        raise ConfigError("tasks in sequence are judged on each other: give an evaluation")
-    if any(not isinstance(task.how.get("executor", "auto"), str) for task in tasks):
-        raise ConfigError("tasks in sequence take an executor by its name, for each has its own")
+def _lessons(tasks: list[Task]) -> list[Lesson]:
+    """The runs of the tasks, checked: each with a model before it, but for the first."""
+    found: list[Lesson] = []
     for task in tasks:
-        if task.problem.data.classes != first.problem.data.classes:
+        if not isinstance(task.how.get("executor", "auto"), str):
+            raise ConfigError("tasks in sequence take an executor by its name, for each has its own")
+        before = {"prior": fresh_model(task.problem, task.how.get("seed", 0))} if found else {}
+        run = prepare(task.problem, task.method, config=task.config, **{**task.how, **before})
+        found.append(Lesson(task.name, run))
+    return found
+
+
+def _check(lessons: list[Lesson]) -> None:
+    """Refuses, before any work, tasks that no one model could learn."""
+    if not lessons:
+        raise ConfigError("there is no task; give at least one")
+    first = lessons[0]
+    if not first.setting.evaluations:
+        raise ConfigError("tasks in sequence are judged on each other: give an evaluation")
+    known = first.setting.problem
+    for lesson in lessons:
+        problem = lesson.setting.problem
+        if problem.data.classes != known.data.classes:
             raise ConfigError(
-                f"the task {task.name!r} has other classes than {first.name!r}: {_few(task.problem.data.classes)} and "
-                f"{_few(first.problem.data.classes)}; tasks share one list of classes, of which each may have a part"
+                f"the task {lesson.name!r} has other classes than {first.name!r}: {_few(problem.data.classes)} and "
+                f"{_few(known.data.classes)}; tasks share one list of classes, of which each may have a part"
             )
-        refuse_other_model(
-            f"the model of the task {first.name!r}", shapes_of(first.problem.model), shapes_of(task.problem.model)
-        )
-        task.setting(task.method, task.how.get("prior") if task is first else task.fresh()).check()
+        refuse_other_model(f"the model of the task {first.name!r}", shapes_of(known.model), shapes_of(problem.model))
 
 
-def _take_over(config: dict[str, Any], done: list[Path], place: Path) -> None:
-    """Copy the first finished task of others that has these settings, if there is one."""
-    written = tomllib.loads(toml.dumps(config))
-    for other in done:
-        if (other / SUMMARY).is_file() and tomllib.loads(RunFolder(other, None).read_text(CONFIG)) == written:
-            copy = place.with_name(f".{place.name}.partial")
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(other, copy)
-            os.replace(copy, place)
-            return
+def _take_over(other: Path | None, place: Path) -> None:
+    """Copy the folder of a finished task, if there is one."""
+    if other is None:
+        return
+    copy = place.with_name(f".{place.name}.partial")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(other, copy)
+    os.replace(copy, place)
 
 
 def _refuse_other_prior(place: Path, before: SavedModel) -> None:

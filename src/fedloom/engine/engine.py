@@ -103,7 +103,6 @@ class Engine(ABC):
     """The kind of method that it runs."""
 
     def __init__(self, setting: Setting, executor: Executor, store: MemoryStore) -> None:
-        setting.check()
         problem, method = setting.problem, setting.method
         if not isinstance(method, self.runs):
             raise ConfigError(

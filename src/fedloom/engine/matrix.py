@@ -10,9 +10,10 @@ A. Chaudhry, P. K. Dokania, T. Ajanthan and P. H. S. Torr, "Riemannian walk for 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 MEASURES = ("average", "forgetting", "backward_transfer", "forward_transfer")
 
@@ -33,6 +34,13 @@ class TaskMatrix:
     metric: str = "accuracy"
     higher: bool = True
     """Whether more of the metric is better."""
+
+    @staticmethod
+    def read(record: Mapping[str, Any]) -> TaskMatrix:
+        """The matrix of a file that has it."""
+        rows = tuple(map(tuple, record["matrix"]))
+        higher = bool(record["higher_is_better"])
+        return TaskMatrix(tuple(record["tasks"]), rows, tuple(record["fresh"]), record["metric"], higher)
 
     @property
     def learnt(self) -> int:

@@ -22,17 +22,17 @@ from fedloom.engine.live import Live
 from fedloom.engine.matrix import TaskMatrix
 from fedloom.engine.rounds import Rounds
 from fedloom.engine.schedule import Schedule
-from fedloom.engine.selection import All, Selection, Uniform
+from fedloom.engine.selection import Selection
 from fedloom.engine.setting import Setting
 from fedloom.errors import Deserted, FedloomError, RunError
 from fedloom.execution import Executor, Remote, executor_for, one_thread
-from fedloom.federation.data import SOURCE
 from fedloom.federation.problem import Problem
 from fedloom.federation.streams import Stream
 from fedloom.methods import Method, ServerMethod, name_of
 from fedloom.storage import checkpoint
-from fedloom.storage.folder import CONFIG, DATA, HISTORY, SUMMARY, RunFolder, theta_sha256
+from fedloom.storage.folder import CONFIG, DATA, HISTORY, MATRIX, SUMMARY, RunFolder, theta_sha256
 from fedloom.storage.history import History, Row
+from fedloom.storage.saved import saved_model
 from fedloom.storage.store import MemoryStore, open_latest
 from fedloom.types import State, Vector
 
@@ -77,6 +77,15 @@ class Run:
         return history.frame()
 
 
+def load_run(folder: str | Path, kept: bool = True) -> Run:
+    """A run that is done, from its folder; what is not ``kept`` there will be gone."""
+    path, saved = Path(folder), saved_model(folder)
+    files = RunFolder(path, None)
+    history, summary = History.read(path / HISTORY).rows, files.read_json(SUMMARY)
+    matrix = TaskMatrix.read(files.read_json(MATRIX)) if (path / MATRIX).is_file() else None
+    return Run(saved.theta, saved.state, history, summary, path if kept else None, matrix=matrix)
+
+
 def train(
     problem: Problem,
     method: Method,
@@ -107,61 +116,145 @@ def train(
 ) -> Run:
     """Train a method on a problem for so many rounds.
 
-    ``select`` is how clients are chosen: a number of them each round, a Selection, or none for everybody. ``schedule``
-    says whether the server waits for them or takes replies as they arrive (none: what is usual for the method), and
-    what ends the run early. ``stream`` says how the clients' training rows arrive; without one all are there. ``prior``
-    is θ_p, the model of an earlier run, for methods that hold on to one; ``theta0`` is the model to start from. With
-    ``out`` the run is a folder that can be looked at, resumed and reported on; ``resume=True`` goes on with the run
-    that is there. ``executor`` is where clients' work is done: "ray" starts a cluster on this machine, or uses the one
-    at ``ray_address``. The result does not depend on it, on the number of workers, or on having been interrupted.
+    What is trained:
+
+    * ``problem``: the clients' data, the model and the loss. ``method``: the method with its hyper-parameters.
+    * ``rounds``: how many rounds at most. ``seed``: of everything that is random.
+    * ``select``: who takes part: a number of clients each round, a Selection, or none for everybody.
+    * ``schedule``: whether the server waits for them ("rounds") or takes replies as they arrive ("async"); none: what
+      is usual for the method. A Schedule also says what ends the run early.
+    * ``fleet``: how fast, reliable and near the clients are; none: an ideal one, on which nothing takes time.
+    * ``stream``: how the clients' training rows arrive; none: all are there.
+    * ``channel``: what messages go through, such as a quantisation; none: they arrive as they were sent.
+    * ``evaluate``: one Evaluation or several; none: the usual one, an empty list: nothing is judged.
+    * ``prior``: θ_p, the model of an earlier run, for methods that hold on to one.
+    * ``theta0``: the model to start from; none: as the model's own initialisation draws it for the seed.
+    * ``on_error``: a client that fails, or answers with NaN, ends the run ("stop") or is left out ("drop").
+
+    Where the work is done, on which the result does not depend:
+
+    * ``executor``: "auto", "serial", "processes", "ray", or an Executor. ``workers``: how many processes.
+    * ``ray_address``: the cluster for "ray"; none: one on this machine, for this run.
+    * ``stack``: how many clients are computed together; none: what suits model, data and method.
+
+    What is kept:
+
+    * ``out``: the folder of the run, which can be looked at, resumed and reported on; none: nothing is written.
+    * ``force``: replace what is in the folder. ``resume``: go on with the run that is there, to the same bits.
+    * ``checkpoint_seconds``: seconds between checkpoints. ``checkpoint_every``: rounds between them, instead.
+    * ``config``: what the folder says of the settings; none: as much as can be said of objects.
+    * ``label``: what the run is called in reports; none: as its method.
+    * ``progress``: called after every round with its row of the history and the number of rounds.
+
+    The result is a Run: the model, the server's state, the history (also as a data frame) and a summary.
 
         data = fedloom.federate(fedloom.load("digits"), clients=20, partition="dirichlet", alpha=0.3)
         problem = fedloom.Problem(data, fedloom.build_model("mlp", data))
         run = fedloom.train(problem, fedloom.FedAvg(lr=0.1), rounds=30, select=10)
         run.frame()["accuracy"]
     """
-    if rounds < 1:
-        raise RunError(f"rounds = {rounds}: a run has at least one round")
-    chosen_by = Uniform(select) if isinstance(select, int) else select or All()
-    schedule = schedule if isinstance(schedule, Schedule) else Schedule(schedule)
-    setting = Setting(
-        problem=problem,
-        method=method,
-        select=chosen_by,
-        schedule=schedule.settled(method, getattr(chosen_by, "count", len(problem.data.with_role(SOURCE)))),
-        fleet=fleet or Fleet(),
-        channel=channel or Channel(),
-        evaluations=evaluations_of(evaluate),
+    prepared = prepare(
+        problem,
+        method,
+        rounds=rounds,
         seed=seed,
+        select=select,
+        schedule=schedule,
+        fleet=fleet,
+        stream=stream,
+        channel=channel,
+        evaluate=evaluate,
+        executor=executor,
+        workers=workers,
+        ray_address=ray_address,
         stack=stack,
         on_error=on_error,
         prior=prior,
         theta0=theta0,
-        stream=stream,
+        config=config,
+        label=label,
+        checkpoint_seconds=checkpoint_seconds,
+        checkpoint_every=checkpoint_every,
     )
-    chosen = executor_for(executor, rounds, workers, ray_address) if isinstance(executor, str) else executor
-    setting.check()  # before the folder is made
-    chosen.check()
-    with ExitStack() as exits:
-        exits.enter_context(one_thread())
-        folder = _folder(out, force, resume, config or _python_config(setting, rounds))
-        if folder is not None:
-            exits.callback(folder.close)
-        saved, store = _restored(folder, resume)
-        exits.callback(store.close)
-        exits.callback(chosen.close)
-        engine = _engine(setting, chosen, store)
-        history = History(folder.file(HISTORY) if folder is not None else None)
-        exits.callback(history.close)
-        walk = _Walk(engine, history, folder, rounds, progress, checkpoint_seconds, checkpoint_every)
-        walk.start(saved)
-        walk.go()
-        summary = walk.summary(label or name_of(method))
-        found = [saved.note if saved is not None else None, *history.notes, walk.deserted, *missed(summary)]
-        notes = [note for note in found if note]
-        return Run(
-            engine.theta(), engine.state, history.rows, summary, folder.path if folder is not None else None, notes
-        )
+    return prepared.run(out, force=force, resume=resume, progress=progress)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A run that is ready to begin: a setting that was checked, how long it goes on, and where the work is done."""
+
+    setting: Setting
+    rounds: int
+    executor: str | Executor = "auto"
+    workers: int | None = None
+    ray_address: str | None = None
+    checkpoint_seconds: float = 30.0
+    checkpoint_every: int | None = None
+    config: dict[str, Any] | None = None
+    """What its folder is to say of it; none: as much as is known of objects that Python made."""
+    label: str | None = None
+    """What it is called in reports; none: as its method."""
+
+    def run(
+        self,
+        out: str | Path | None = None,
+        *,
+        force: bool = False,
+        resume: bool = False,
+        progress: Progress | None = None,
+    ) -> Run:
+        """Do it: the one place where runs come from. Nothing is checked again but whether the work can be done here."""
+        setting, executor = self.setting, self.executor
+        if isinstance(executor, str):
+            executor = executor_for(executor, self.rounds, self.workers, self.ray_address)
+        executor.check()  # before the folder is made
+        with ExitStack() as exits:
+            exits.enter_context(one_thread())
+            folder = _folder(out, force, resume, self.described())
+            if folder is not None:
+                exits.callback(folder.close)
+            saved, store = _restored(folder, resume)
+            exits.callback(store.close)
+            exits.callback(executor.close)
+            engine = _engine(setting, executor, store)
+            history = History(folder.file(HISTORY) if folder is not None else None)
+            exits.callback(history.close)
+            walk = _Walk(engine, history, folder, self.rounds, progress, self.checkpoint_seconds, self.checkpoint_every)
+            walk.start(saved)
+            walk.go()
+            summary = walk.summary(self.label or name_of(setting.method))
+            found = [saved.note if saved is not None else None, *history.notes, walk.deserted, *missed(summary)]
+            notes = [note for note in found if note]
+            place = folder.path if folder is not None else None
+            return Run(engine.theta(), engine.state, history.rows, summary, place, notes)
+
+    def described(self) -> dict[str, Any]:
+        """What the run's folder says of it in config.toml."""
+        return self.config or _python_config(self.setting, self.rounds)
+
+
+def prepare(
+    problem: Problem,
+    method: Method,
+    *,
+    rounds: int,
+    executor: str | Executor = "auto",
+    workers: int | None = None,
+    ray_address: str | None = None,
+    checkpoint_seconds: float = 30.0,
+    checkpoint_every: int | None = None,
+    config: dict[str, Any] | None = None,
+    label: str | None = None,
+    **parts: Any,
+) -> Prepared:
+    """A run from the arguments of ``train``, checked; ``parts`` are those of its setting."""
+    if rounds < 1:
+        raise RunError(f"rounds = {rounds}: a run has at least one round")
+    setting = Setting.of(problem, method, **parts)
+    setting.check()
+    return Prepared(
+        setting, rounds, executor, workers, ray_address, checkpoint_seconds, checkpoint_every, config, label
+    )
 
 
 def _engine(setting: Setting, executor: Executor, store: MemoryStore) -> Engine:
@@ -416,13 +509,6 @@ def missed(summary: dict[str, Any]) -> list[str]:
         f"the target {target['metric']} = {target['value']:g} was not reached: the run ended by its limit of "
         f"{summary['stopped']} ({limit}) at {found:.4g}"
     ]
-
-
-def evaluations_of(evaluate: Evaluation | Sequence[Evaluation] | None) -> Sequence[Evaluation]:
-    """What is judged: one evaluation, several, or, with none given, the usual one."""
-    if evaluate is None:
-        return (Evaluation(),)
-    return (evaluate,) if isinstance(evaluate, Evaluation) else tuple(evaluate)
 
 
 def _description(problem: Problem) -> dict[str, Any]:

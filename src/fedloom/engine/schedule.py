@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedloom.engine.fleet import Fleet
-from fedloom.errors import ConfigError
 from fedloom.federation.metrics import higher_is_better
 from fedloom.methods import name_of
 from fedloom.methods.method import Method
@@ -44,13 +43,10 @@ class Schedule:
         working = self.concurrency or per_round
         return replace(self, name=name, concurrency=working, buffer=self.buffer or min(method.default_buffer, working))
 
-    def check(self, method: Method, fleet: Fleet, clients: int, metrics: Sequence[str]) -> None:
-        """Refuses what cannot be, before any work."""
-        for key, what in self.faults(method, fleet, clients, metrics):
-            raise ConfigError(f"schedule.{key} = {getattr(self, key)!r} {what}")
-
-    def faults(self, method: Method, fleet: Fleet, clients: int, metrics: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """What cannot be: the setting, and what is wrong with it."""
+    def faults(
+        self, method: Method, fleet: Fleet, clients: int, metrics: Sequence[str] | None
+    ) -> Iterator[tuple[str, str]]:
+        """What cannot be: the setting, and what is wrong with it. Metrics that are not known are not asked for."""
         if self.asynchronous and method.needs_rounds is not None:
             why = f"{name_of(method)} cannot take replies as they arrive, {method.needs_rounds}"
             yield "name", f"cannot be: {why}; set it to 'rounds'"
@@ -66,7 +62,7 @@ class Schedule:
         if (self.metric is None) != (self.target is None):
             alone, other = ("target", "metric") if self.metric is None else ("metric", "target")
             yield alone, f"needs schedule.{other} beside it"
-        elif self.metric is not None and self.metric not in metrics:
+        elif self.metric is not None and metrics is not None and self.metric not in metrics:
             yield "metric", f"is not evaluated; the evaluation has {', '.join(metrics) or 'no metric'}"
 
     def reached(self, value: float | None) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.errors import ConfigError
+from fedloom.errors import ConfigError, Unfit
 from fedloom.federation.randomness import Draw
 from fedloom.methods.method import Context
 
@@ -27,9 +27,8 @@ class Selection(ABC):
         """Refuses what cannot be, before any work."""
         wanted = getattr(self, "count", None)
         if wanted is not None and not 1 <= wanted <= candidates:
-            raise ConfigError(
-                f"selection.per_round = {wanted}, but {candidates} clients can take part; choose 1 to {candidates}"
-            )
+            what = f"{candidates} clients can take part; choose 1 to {candidates}"
+            raise Unfit(f"selection.per_round = {wanted}, but {what}", f"cannot be: {what}")
 
 
 @dataclass(frozen=True)

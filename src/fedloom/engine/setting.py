@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from fedloom.channel import Channel
 from fedloom.engine.availability import Availability
@@ -13,15 +14,28 @@ from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.online import check_stream
 from fedloom.engine.schedule import Schedule
-from fedloom.engine.selection import Selection
-from fedloom.errors import ConfigError, ModelError
+from fedloom.engine.selection import All, Selection, Uniform
+from fedloom.errors import ConfigError, ModelError, Unfit
 from fedloom.federation.data import SOURCE, FederatedData
 from fedloom.federation.metrics import metrics_for
 from fedloom.federation.problem import Problem
 from fedloom.federation.streams import Stream
 from fedloom.methods import name_of
 from fedloom.methods.method import Method, check_parameters
-from fedloom.types import Vector
+from fedloom.types import Key, Vector
+
+
+class Gatherer(Protocol):
+    """Takes in what is wrong: raises it at once, or gathers it until ``stop``."""
+
+    def collecting(self, *keys: Key) -> AbstractContextManager[None]:
+        """An error inside the block is about one of these settings, the likeliest first."""
+
+    def about(self, *keys: Key) -> AbstractContextManager[None]:
+        """An error inside the block, which itself says what is wrong, is raised with the place of these settings."""
+
+    def stop(self) -> None:
+        """Raise what was gathered, if anything was."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,33 +61,81 @@ class Setting:
     stream: Stream | None = None
     """How training rows arrive by the simulated clock; none: all are there from the start."""
 
-    def check(self) -> None:
-        """Refuses what cannot be, before any work."""
+    @staticmethod
+    def of(
+        problem: Problem,
+        method: Method,
+        *,
+        select: Selection | int | None = None,
+        schedule: Schedule | Literal["rounds", "async"] | None = None,
+        evaluate: Evaluation | Sequence[Evaluation] | None = None,
+        fleet: Fleet | None = None,
+        channel: Channel | None = None,
+        **others: Any,
+    ) -> Setting:
+        """From the arguments of ``train``, with nothing left open: how many are selected, the usual evaluation, …"""
+        chosen_by = Uniform(select) if isinstance(select, int) else select or All()
+        schedule = schedule if isinstance(schedule, Schedule) else Schedule(schedule)
+        return Setting(
+            problem,
+            method,
+            chosen_by,
+            fleet or Fleet(),
+            channel or Channel(),
+            _evaluations(evaluate),
+            schedule.settled(method, getattr(chosen_by, "count", len(problem.data.with_role(SOURCE)))),
+            **others,
+        )
+
+    def check(self, faults: Gatherer | None = None) -> None:
+        """Refuses what cannot be, before any work: the one place where a run is checked, wherever its parts come from.
+
+        Each part is checked under the settings that it may be about, as an experiment file calls them, so that
+        ``faults`` can say where they were set, and say all that is wrong at once. Without it the first fault is raised.
+        """
+        faults = faults or _Strict()
         data, method = self.problem.data, self.method
-        check_parameters(method)
-        check_layout(method, data)
-        method.check(self.problem)
-        self._check_vectors()
-        self.channel.check(type(method).__name__, method.exact)
-        self.fleet.check()
-        if self.stream is not None:
-            check_stream(self.stream, data, self.fleet, self.seed)
-        for evaluation in self.evaluations:
-            evaluation.resolved(method).check(data)
         sources = data.with_role(SOURCE)
-        first = self.evaluations[:1]
-        metrics = [metric.name for e in first for metric in metrics_for(data.task, e.metrics, data.columns)]
-        self.schedule.check(method, self.fleet, len(sources), [*metrics, "loss"] if first else [])
-        if method.layout == "pooled":
-            return
-        self.availability  # noqa: B018
-        self.select.check(len(sources))
-        empty = sources[data.splits["train"].sizes[sources] == 0]
-        if len(empty):
-            raise ConfigError(
-                f"client {data.label(int(empty[0]))} has no training rows (and {len(empty) - 1} more like it); give "
-                "every source client some, or fewer clients"
-            )
+        with faults.collecting(("method",)):
+            check_parameters(method)
+        with faults.collecting(("method", "name"), ("data", "partition"), ("method",)):
+            check_layout(method, data)
+        with faults.collecting(("channel",)):
+            self.channel.check(name_of(method), method.exact)
+        with faults.collecting(("fleet",)):
+            self.fleet.check()
+            with faults.collecting(("fleet", "trace"), ("fleet", "absent")):
+                self.availability  # noqa: B018
+        if self.stream is not None:
+            with faults.collecting(("stream",)):
+                check_stream(self.stream, data, self.fleet, self.seed)
+        if method.layout != "pooled":
+            with faults.collecting(("selection", "per_round"), ("selection", "fraction")):
+                self.select.check(len(sources))
+            with faults.collecting(("data", "clients"), ("data",)):
+                _check_rows(data)
+        metrics = self._check_evaluations(faults)
+        for key, what in self.schedule.faults(method, self.fleet, len(sources), metrics):
+            with faults.collecting(("schedule", key)):
+                raise Unfit(f"schedule.{key} = {getattr(self.schedule, key)!r} {what}", what)
+        self._check_vectors(faults)
+        faults.stop()
+        with faults.about(("method", "name"), ("method",)):
+            method.check(self.problem)
+
+    def _check_evaluations(self, faults: Gatherer) -> list[str] | None:
+        """The metrics of the main evaluation, which a target may be of; None where these cannot be."""
+        data, main = self.problem.data, list[list[str] | None]([] if self.evaluations else [[]])
+        for index, evaluation in enumerate(self.evaluations):
+            at = ("evaluation", index)
+            with faults.collecting((*at, "metrics")):
+                names = [metric.name for metric in metrics_for(data.task, evaluation.metrics, data.columns)]
+                main += [[*names, "loss"]]
+                with faults.collecting((*at, "split"), ("data", "test"), at):
+                    evaluation.resolved(self.method).check(data)
+            if not main:
+                main += [None]
+        return main[0]
 
     @cached_property
     def availability(self) -> Availability:
@@ -81,19 +143,52 @@ class Setting:
         pooled = self.method.layout == "pooled"
         return Availability() if pooled else Availability.among(self.problem.data, self.fleet, self.seed)
 
-    def _check_vectors(self) -> None:
+    def _check_vectors(self, faults: Gatherer) -> None:
         """The models that were given must be such models, and one that is needed must be there."""
         for name, vector in (("prior", self.prior), ("theta0", self.theta0)):
             if vector is not None and vector.shape != (self.problem.model.n,):
-                raise ModelError(
-                    f"{name} has shape {tuple(vector.shape)}, but the model has {self.problem.model.n:,} parameters; "
-                    "give a vector of such a model"
-                )
+                with faults.collecting(("prior", "run")):
+                    raise ModelError(
+                        f"{name} has shape {tuple(vector.shape)}, but the model has {self.problem.model.n:,} "
+                        "parameters; give a vector of such a model"
+                    )
         if self.prior is None and self.method.needs_prior:
-            raise ConfigError(
-                f"{type(self.method).__name__} is to stay near an earlier model, but there is none; give the run that "
-                "made it (prior = its model), or set lambda_ = 0 (of tasks in sequence: in [task.method] of the first)"
-            )
+            with faults.collecting(*([("method", "lambda_")] * hasattr(self.method, "lambda_")), ("method", "name")):
+                raise ConfigError(
+                    f"{type(self.method).__name__} is to stay near an earlier model, but there is none; give the run "
+                    "that made it (prior = its model), or set lambda_ = 0 (of tasks in sequence: in [task.method] of "
+                    "the first)"
+                )
+
+
+def _evaluations(evaluate: Evaluation | Sequence[Evaluation] | None) -> Sequence[Evaluation]:
+    """One evaluation, several, or, with none given, the usual one."""
+    if evaluate is None:
+        return (Evaluation(),)
+    return (evaluate,) if isinstance(evaluate, Evaluation) else tuple(evaluate)
+
+
+class _Strict:
+    """Raises the first fault."""
+
+    def collecting(self, *keys: Key) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    about = collecting
+
+    def stop(self) -> None:
+        return
+
+
+def _check_rows(data: FederatedData) -> None:
+    """Refuses a client that is to train and has nothing to train on."""
+    sources = data.with_role(SOURCE)
+    empty = sources[data.splits["train"].sizes[sources] == 0]
+    if len(empty):
+        raise ConfigError(
+            f"client {data.label(int(empty[0]))} has no training rows (and {len(empty) - 1} more like it); give "
+            "every source client some, or fewer clients"
+        )
 
 
 def check_layout(method: Method, data: FederatedData) -> None:

@@ -69,10 +69,15 @@ def adapt(
 ) -> Adapted:
     """Fit a run's model to one client's few rows by the method's own rule, and say how good it is before and after.
 
-    ``run`` is a run's folder, or what ``train`` returned; ``client`` a client's number or name: in the run's own
-    data, or in ``data``, a new client's. ``support`` limits the rows that it is fitted to, ``steps`` and ``lr`` say
-    how; unless given they are as in the run's evaluation. A run that was made from Python needs its ``problem`` and
-    its ``method``. With ``out`` the model is saved into a folder.
+    * ``run``: a run's folder, finished or not, or what ``train`` returned.
+    * ``client``: a client's number or name, in the run's own data or in ``data``; none where there is only one.
+    * ``data``: the rows of a new client, as a Table or as a federation; none: it is one of the run's clients.
+    * ``problem``, ``method``: those of the run, for one that was made from Python, which its folder does not tell.
+    * ``steps``, ``lr``: how many steps, and how large; none: as in the run's own evaluation, or as the method adapts.
+    * ``support``: the model is fitted to so many rows at most, drawn by the run's seed; none: to all.
+    * ``out``: the folder that the model is saved into; none: it is not saved.
+
+    The result has the adapted model and its metrics ``before`` and ``after``, on rows that it was not fitted to.
 
         adapted = fedloom.adapt("runs/fedavg-digits-0", client=3, steps=1, lr=0.05)
         adapted.before["accuracy"], adapted.after["accuracy"]

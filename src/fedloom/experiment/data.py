@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -144,13 +144,10 @@ def read_data(values: dict[str, Any], faults: Faults) -> DataPlan | None:
     if path is None and (name or "digits") not in SOURCES:
         faults.add(("data", "name"), f"is no data set; {hint(str(name), SOURCES)}")
         return None
-    loader = _file_form() if path is not None else _source_form(name or "digits")
-    partition = values.get("partition") or []
-    steps = [partition] if isinstance(partition, str) else partition if isinstance(partition, list) else []
-    unknown = [step for step in steps if step not in list(STEPS)]
+    unknown = [step for step in _named_steps(values) if step not in list(STEPS)]
     for step in unknown:
         faults.add(("data", "partition"), f"is no partition; {hint(str(step), STEPS)}")
-    stepped = _steps_form([step for step in steps if step not in unknown])
+    loader, stepped = _parts(name, path, values)
     form = DIVISION.joined(stepped).joined(loader)
     read, wrong = form.read(values)
     for key, what in wrong.items():
@@ -165,6 +162,24 @@ def read_data(values: dict[str, Any], faults: Faults) -> DataPlan | None:
         {key: read[key] for key in stepped.fields},
         Division(**{key: read[key] for key in DIVISION.fields}),
     )
+
+
+def data_form(values: Mapping[str, Any]) -> Form:
+    """The keys of a [data] section with this source and this partition."""
+    loader, stepped = _parts(values.get("name"), values.get("path"), values)
+    return DIVISION.joined(stepped).joined(loader)
+
+
+def _parts(name: str | None, path: str | None, values: Mapping[str, Any]) -> tuple[Form, Form]:
+    """The keys of the source, and those of the steps of the partition."""
+    known = _source_form(name or "digits") if (name or "digits") in SOURCES else Form("", {})
+    steps = [step for step in _named_steps(values) if step in list(STEPS)]
+    return _file_form() if path is not None else known, _steps_form(steps)
+
+
+def _named_steps(values: Mapping[str, Any]) -> list[Any]:
+    partition = values.get("partition") or []
+    return [partition] if isinstance(partition, str) else partition if isinstance(partition, list) else []
 
 
 def _is_text(pair: tuple[str, Any], faults: Faults) -> bool:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 import torch
 
 from fedloom.data import Table
-from fedloom.engine.availability import Availability
+from fedloom.engine.continual import fresh_model
 from fedloom.engine.evaluation import Evaluation
-from fedloom.engine.online import check_stream
-from fedloom.engine.run import Progress, Run, train
+from fedloom.engine.run import Prepared, Progress, Run
 from fedloom.engine.schedule import Schedule
-from fedloom.engine.setting import check_layout
+from fedloom.engine.setting import Setting
 from fedloom.errors import FedloomError, RunError
 from fedloom.experiment.data import read_data
+from fedloom.experiment.essence import essence, with_new_names
 from fedloom.experiment.faults import Faults, about
 from fedloom.experiment.forms import Form, spoken
 from fedloom.experiment.sections import (
@@ -88,12 +88,15 @@ class Shelf:
 class Experiment:
     """Settings that were found to be possible, and the run that they make.
 
-    What can be checked without the data is checked when an experiment is made, the rest by ``check`` (or at the latest
-    by ``run``, before its folder is made). Either way all that is wrong is said at once: key, place, remedy.
+    What each section says is checked when an experiment is made, and that all of them go together by ``check`` (or at
+    the latest by ``run``, before its folder is made), once. Either way all that is wrong is said at once: key, place,
+    remedy. One that ``follows`` is a task whose prior is the model of the task before.
     """
 
-    def __init__(self, settings: Settings, shelf: Shelf | None = None) -> None:
-        self.settings, self.shelf = settings, shelf or Shelf()
+    def __init__(self, settings: Settings, shelf: Shelf | None = None, follows: bool = False) -> None:
+        settings = with_new_names(settings)
+        self.settings, self.shelf, self.follows = settings, shelf or Shelf(), follows
+        self._checked = False
         faults = Faults(settings)
         values = {
             key: _section(settings.values, key, faults) for key in SECTIONS if key not in ("channel", "evaluation")
@@ -111,9 +114,6 @@ class Experiment:
         targets = plan is None or plan.division.target > 0
         self.evaluations = read_evaluations(settings.values.get("evaluation"), targets, faults)
         execution = read_execution(values["execution"], faults)
-        if channel is not None and method is not None:
-            with faults.collecting(("channel",)):
-                channel[0].check(self.method_name, method.exact)
         faults.stop()
         self.data_plan, self.model_plan = _sure(plan), _sure(model)
         self.method, self.selection, self.execution = _sure(method), _sure(selection), _sure(execution)
@@ -129,7 +129,17 @@ class Experiment:
         overrides: Iterable[Override] | Mapping[str, Any] = (),
         shelf: Shelf | None = None,
     ) -> Self:
-        """The experiment of a file (none: all defaults), with some settings changed: ``{"method.lr": 0.1}``."""
+        """The experiment of a file, with some settings changed.
+
+        * ``path``: the file; none: all settings are as usual.
+        * ``overrides``: settings that win over those of the file, by their full keys: ``{"method.lr": 0.1}``.
+        * ``shelf``: where data and models are kept for experiments that share them; none: a shelf of its own.
+
+        All that is wrong with any section is said at once, with its place in the file, as a ConfigError.
+
+            experiment = Experiment.load("experiment.toml", {"method.lr": 0.05})
+            experiment.run("runs/mine").summary["metrics"]
+        """
         if isinstance(overrides, Mapping):
             overrides = [Override(key, value, "") for key, value in overrides.items()]
         return cls(Settings.read(None if path is None else Path(path), overrides), shelf)
@@ -164,7 +174,10 @@ class Experiment:
         return self.shelf.get("problem", (self.data_plan, self.top, plan), lambda: self._posed(plan))
 
     def _posed(self, plan: ModelPlan) -> Problem:
-        data = self.data()
+        data, faults = self.data(), Faults(self.settings)
+        with faults.collecting(("model", "loss")):
+            loss_for(data.task, plan.loss)
+        faults.stop()
         with about(self.settings, ("model", "name"), ("model",), ("data", "name")):
             model = build_model(_sure(plan.name), data, **plan.options)
             return Problem(data, model, plan.loss, getattr(torch, _sure(self.top.dtype)))
@@ -198,7 +211,7 @@ class Experiment:
     def _priors(self) -> dict[str, Any]:
         """θ_p and, if the run is to start from it, the initial model."""
         if self.prior_plan is None or self.prior is None:
-            return {}
+            return {"prior": fresh_model(self.problem(), self.top.seed)} if self.follows else {}
         theta = self.prior.theta
         return {"prior": theta, "theta0": theta} if self.prior_plan.start else {"prior": theta}
 
@@ -211,39 +224,29 @@ class Experiment:
         """How many clients can take part in a round."""
         return len(self.data().with_role(SOURCE))
 
+    def setting(self) -> Setting:
+        """What the run combines; loads the data."""
+        problem = self.problem()
+        return Setting(
+            problem=problem,
+            method=self.method,
+            select=self.selection.make(self.candidates),
+            fleet=self.fleet,
+            channel=self.channel,
+            evaluations=self.evaluations,
+            schedule=self.schedule(),
+            seed=self.top.seed,
+            stack=self.execution.stack,
+            on_error=self.execution.on_error,
+            stream=self.stream,
+            **self._priors(),
+        )
+
     def check(self) -> None:
-        """All that remains to be checked once the data are there; loads them."""
-        faults = Faults(self.settings)
-        _, count = self.selection.settled(self.candidates)
-        if count > self.candidates:
-            faults.add(
-                ("selection", "per_round"),
-                f"cannot be: {self.candidates} clients can take part; choose 1 to {self.candidates}",
-            )
-        with faults.collecting(("fleet", "trace"), ("fleet", "absent")):
-            Availability.among(self.data(), self.fleet, self.top.seed)
-        with faults.collecting(("method", "name"), ("data", "partition"), ("method",)):
-            check_layout(self.method, self.data())
-        with faults.collecting(("model", "loss")):
-            loss_for(self.data().task, self.model_plan.loss)
-        several = isinstance(self.settings.values.get("evaluation"), list)
-        for index, evaluation in enumerate(self.evaluations):
-            at = ("evaluation", index) if several else ("evaluation",)
-            with faults.collecting((*at, "metrics")):
-                _metrics(self.data(), evaluation)
-                with faults.collecting((*at, "split"), ("data", "test"), at):
-                    evaluation.resolved(self.method).check(self.data())
-        if self.stream is not None:
-            with faults.collecting(("stream",)):
-                check_stream(self.stream, self.data(), self.fleet, self.top.seed)
-        faults.stop()
-        names = [name for name in self.measured() if "/" not in name]
-        for key, what in self.schedule().faults(self.method, self.fleet, self.candidates, names):
-            faults.add(("schedule", key), what)
-        faults.stop()
-        self.prior  # noqa: B018
-        with about(self.settings, ("method", "name"), ("method",)):
-            self.method.check(self.problem())
+        """All that remains to be checked once the data are there, which it loads; what was checked is not again."""
+        if not self._checked:
+            self.setting().check(Faults(self.settings))
+            self._checked = True
 
     def measured(self) -> list[str]:
         """Every metric that the history will have: those of the first evaluation by name, others as NAME/metric."""
@@ -255,7 +258,6 @@ class Experiment:
 
     def resolved(self) -> dict[str, Any]:
         """Every setting of this run, with nothing left open: as a file, it gives the same bits again."""
-        self.check()
         evaluations = [resolved_evaluation(e.resolved(self.method), _metrics(self.data(), e)) for e in self.evaluations]
         channel = {"channel": self._channel_written} if self._channel_written else {}
         return {
@@ -297,23 +299,35 @@ class Experiment:
         progress: Progress | None = None,
         label: str | None = None,
     ) -> Run:
-        """Run it; with ``out`` into a folder, or with ``resume`` on from where the folder's run stopped."""
-        config = self.resolved()
-        return train(
-            self.problem(),
-            self.method,
-            out=out,
-            force=force,
-            resume=resume,
-            config=config,
+        """Run it, after it was checked as a whole.
+
+        * ``out``: the folder of the run; none: nothing is written.
+        * ``force``: replace what is in the folder. ``resume``: go on from where the run in the folder stopped.
+        * ``progress``: called after every round with its row of the history and the number of rounds.
+        * ``label``: what the run is called in reports; none: its name in the settings, or its method's.
+
+        The result is a Run: the model, the server's state, the history and a summary.
+
+            run = Experiment.load(None, {"data.name": "digits", "rounds": 5}).run("runs/short")
+            run.frame()["accuracy"]
+        """
+        return self.prepared(label).run(out, force=force, resume=resume, progress=progress)
+
+    def prepared(self, label: str | None = None) -> Prepared:
+        """The run, checked as a whole and ready to begin."""
+        self.check()
+        execution = vars(self.execution)
+        return Prepared(
+            self.setting(),
+            _sure(self.top.rounds),
+            config=self.resolved(),
             label=label or self.label,
-            progress=progress,
-            **self.arguments(),
+            **{key: value for key, value in execution.items() if key not in ("stack", "on_error")},
         )
 
     def start(self, place: Path, force: bool = False) -> dict[str, Any] | None:
         """How ``run`` is to begin in a folder; None when it is done there."""
-        return how_to_start(self, place, force)
+        return how_to_start(place, force, partial(same_settings, self))
 
     @property
     def label(self) -> str:
@@ -327,34 +341,30 @@ def _sure(part: T | None) -> T:
     return part
 
 
-def how_to_start(experiment: Resolvable, place: Path, force: bool) -> dict[str, Any] | None:
+def how_to_start(place: Path, force: bool, same: Callable[[Path], bool]) -> dict[str, Any] | None:
     """How a run is to begin in a folder: afresh, or on from where it stopped; None when it is done already.
 
-    A folder that holds a run with other settings is refused, unless ``force`` says to replace it.
+    A folder that holds a run with other settings, as ``same`` tells, is refused, unless ``force`` says to replace it.
     """
     if force or not (place / CONFIG).is_file():
         return {"force": force}
-    if not _same(experiment, place):
+    if not same(place):
         raise RunError(
             f"{place} holds a run with other settings: choose another folder with --out, or begin anew with --force"
         )
     return None if (place / SUMMARY).is_file() else {"resume": True}
 
 
-def _same(experiment: Resolvable, place: Path) -> bool:
+def same_settings(experiment: Resolvable, place: Path) -> bool:
     """Whether the folder's run has these settings, those that its version of fedloom did not know being as usual."""
-    there, wanted = Settings.read(place / CONFIG), experiment.resolved()
-    if _essence(there.values) == _essence(tomllib.loads(toml.dumps(wanted))):
+    there, wanted = Settings.read(place / CONFIG), tomllib.loads(toml.dumps(experiment.resolved()))
+    if essence(there.values) == essence(wanted):
         return True
     try:
-        return _essence(type(experiment)(there, experiment.shelf).resolved()) == _essence(wanted)
+        known = type(experiment)(with_new_names(there, quiet=True), experiment.shelf).resolved()
     except FedloomError:
         return False
-
-
-def _essence(config: dict[str, Any]) -> dict[str, Any]:
-    """What decides the result: everything but where the work is done."""
-    return {key: value for key, value in config.items() if key != "execution"}
+    return essence(known) == essence(wanted)
 
 
 def _metrics(data: FederatedData, evaluation: Evaluation) -> list[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
-from fedloom.errors import ConfigError, FedloomError
-from fedloom.experiment.lines import Key
+from fedloom.errors import ConfigError, FedloomError, Unfit
 from fedloom.experiment.settings import Settings
 from fedloom.experiment.words import value_text
+from fedloom.types import Key
 
 
 class Faults:
@@ -32,8 +32,18 @@ class Faults:
         try:
             yield
         except FedloomError as error:
-            given = [key for key in keys if self.settings.get(key) is not None]
-            self.add((given or list(keys))[0], f"cannot be: {error}")
+            written = [self._written(key) for key in keys]
+            given = [key for key in written if self.settings.get(key) is not None]
+            self.add((given or written)[0], error.what if isinstance(error, Unfit) else f"cannot be: {error}")
+
+    def _written(self, key: Key) -> Key:
+        """The key as the file has it: a single evaluation is a table, not a list of one."""
+        single = key[:1] == ("evaluation",) and not isinstance(self.settings.values.get("evaluation"), list)
+        return (key[0], *key[2:]) if single and len(key) > 1 and isinstance(key[1], int) else key
+
+    def about(self, *keys: Key) -> AbstractContextManager[None]:
+        """An error inside the block is raised with the place of the first of these keys that the user has set."""
+        return about(self.settings, *keys)
 
     def stop(self) -> None:
         """Raise what was found, if anything was."""

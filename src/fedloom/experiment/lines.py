@@ -6,8 +6,7 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any
 
-Key = tuple[str | int, ...]
-"""The way to a value: names of tables and keys, and places in lists."""
+from fedloom.types import Key
 
 
 def key_lines(text: str) -> dict[Key, int]:

@@ -17,7 +17,6 @@ from fedloom.engine.selection import Selection, selection_for
 from fedloom.errors import ConfigError
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import Field, Form, spoken
-from fedloom.experiment.lines import Key
 from fedloom.experiment.words import hint
 from fedloom.federation.data import FederatedData
 from fedloom.federation.losses import LOSSES
@@ -25,7 +24,7 @@ from fedloom.federation.metrics import METRICS, base_name
 from fedloom.federation.networks import NETWORKS
 from fedloom.federation.streams import Stream
 from fedloom.methods import REGISTER, Method, lookup
-from fedloom.types import Count, Fraction, NonNegative
+from fedloom.types import Count, Fraction, Key, NonNegative
 
 ALL_UP_TO, USUAL = 20, 10
 """Unless a number is given, everybody takes part in a round where clients are at most 20, and 10 of them otherwise."""
@@ -260,8 +259,6 @@ def read_fleet(values: dict[str, Any], faults: Faults) -> tuple[Fleet, dict[str,
         path = faults.settings.folder_of(("fleet", "trace")) / read["trace"]
         changed["trace"], given["trace"] = str(path), str(path.resolve())
     fleet = replace(FLEETS[preset], **changed)
-    with faults.collecting(("fleet",)):
-        fleet.check()
     return fleet, {"preset": preset, **spoken(usual | given, form)}
 
 

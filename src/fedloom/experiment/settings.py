@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.errors import ConfigError
-from fedloom.experiment.lines import Key, key_lines
+from fedloom.experiment.lines import key_lines
+from fedloom.types import Key
 
 _DOTTED = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
@@ -70,6 +71,13 @@ class Settings:
         table[name] = override.value
         self._forget((*at, name))
         self.places[(*at, name)] = override.place
+
+    def rename(self, key: Key, name: str) -> None:
+        """Give a setting another name, its value and its place staying what they are."""
+        table = self.get(key[:-1])
+        table[name] = table.pop(key[-1])
+        if key in self.places:
+            self.places[(*key[:-1], name)] = self.places.pop(key)
 
     def _forget(self, key: Key) -> None:
         for known in [known for known in self.places if known[: len(key)] == key]:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from fedloom.engine.continual import Task, train_tasks
+from fedloom.engine.continual import Lesson, learn_tasks
 from fedloom.engine.run import Progress, Run
 from fedloom.experiment.data import DataPlan
-from fedloom.experiment.experiment import Experiment, Shelf, how_to_start
+from fedloom.experiment.essence import essence
+from fedloom.experiment.experiment import Experiment, Shelf, how_to_start, same_settings
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import Form, spoken
-from fedloom.experiment.lines import Key
 from fedloom.experiment.sections import SEQUENCE, Top
 from fedloom.experiment.settings import Override, Settings
-from fedloom.types import Count
+from fedloom.storage import toml
+from fedloom.storage.folder import CONFIG, SUMMARY
+from fedloom.types import Count, Key
 
 _HALVES = {"first half": (1, 2), "second half": (2, 2)}
 _PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
@@ -60,7 +63,7 @@ class TaskSequence:
 
     def __init__(self, settings: Settings, shelf: Shelf | None = None) -> None:
         self.settings, self.shelf = settings, shelf or Shelf()
-        self.base = Experiment(_without_tasks(settings), self.shelf)
+        self.base = Experiment(_without_tasks(settings), self.shelf, follows=True)
         faults = Faults(settings)
         form = Form.of(Continual, "continual learning")
         read, wrong = form.read(_table(settings.values.get("continual", {}), ("continual",), faults))
@@ -104,7 +107,6 @@ class TaskSequence:
 
     def check(self) -> None:
         """All that remains to be checked once the data are there; loads them."""
-        self.base.check()
         for experiment in self.experiments:
             experiment.check()
 
@@ -142,14 +144,11 @@ class TaskSequence:
     ) -> Run:
         """All tasks; with ``out`` into a folder, or with ``resume`` on from where the folder's sequence stopped.
 
-        ``done``: folders of tasks that need not be learnt again where they are the same, as in ``train_tasks``.
+        ``done`` are folders of tasks of other sequences: one with the very settings of a task, and the same model
+        before it, is copied instead of learning that task again.
         """
-        tasks = [
-            Task(e.problem(), e.method, name, e.arguments(), e.resolved())
-            for name, e in zip(self.names, self.experiments, strict=True)
-        ]
-        return train_tasks(
-            tasks,
+        return learn_tasks(
+            [Lesson(name, e.prepared()) for name, e in zip(self.names, self.experiments, strict=True)],
             start=self.continual.start,
             out=out,
             force=force,
@@ -157,12 +156,12 @@ class TaskSequence:
             config=self.resolved(),
             label=label or self.label,
             progress=progress,
-            done=done,
+            done=partial(_finished, list(done)),
         )
 
     def start(self, place: Path, force: bool = False) -> dict[str, Any] | None:
         """How ``run`` is to begin in a folder; None when it is done there."""
-        return how_to_start(self, place, force)
+        return how_to_start(place, force, partial(same_settings, self))
 
     def _experiment(self, number: int, expand: bool) -> Experiment:
         """The settings of the file with those of one task over them."""
@@ -183,9 +182,9 @@ class TaskSequence:
                 listed = self._expanded(classes) if expand else list(classes)
                 self._lay(settings, f"data.{role}", listed, (*at, key))
         if not expand:
-            return Experiment(settings, self.shelf)
+            return Experiment(settings, self.shelf, follows=number > 0)
         self.base.table()  # which all tasks share
-        return Experiment(settings, self.shelf.beside("table"))
+        return Experiment(settings, self.shelf.beside("table"), follows=number > 0)
 
     def _lay(self, settings: Settings, key: str, value: Any, at: Key) -> None:
         settings.set(Override(key, value, self.settings.place(at) or ""))
@@ -221,6 +220,13 @@ def load_experiment(
     if isinstance(overrides, Mapping):
         overrides = [Override(key, value, "") for key, value in overrides.items()]
     return make_experiment(Settings.read(None if path is None else Path(path), overrides))
+
+
+def _finished(folders: list[Path], config: dict[str, Any]) -> Path | None:
+    """The first of the folders that has a finished run with these settings."""
+    wanted = essence(tomllib.loads(toml.dumps(config)))
+    done = (folder for folder in folders if (folder / SUMMARY).is_file())
+    return next((folder for folder in done if essence(Settings.read(folder / CONFIG).values) == wanted), None)
 
 
 def _read_tasks(settings: Settings, faults: Faults) -> list[TaskPlan]:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from fedloom.experiment import Form, Settings, foreign
 from fedloom.experiment.faults import Faults, stop_at
-from fedloom.experiment.lines import Key
 from fedloom.experiment.words import hint
 from fedloom.federation.metrics import METRICS, base_name
 from fedloom.report.groups import direction
@@ -30,6 +29,7 @@ from fedloom.reproduce.plan import (
     point_text,
 )
 from fedloom.storage.files import slug
+from fedloom.types import Key
 
 _PARTS = ("measure", "run", "column", "row", "improvement", "tune", "quick")
 _COLUMN_PARTS = ("tune", "measure")

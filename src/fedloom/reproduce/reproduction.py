@@ -17,6 +17,7 @@ from fedloom import __version__
 from fedloom.engine.run import Interrupted, Progress
 from fedloom.errors import ConfigError, Diverged, FedloomError, RunError
 from fedloom.experiment import Override, Shelf, TaskSequence
+from fedloom.experiment.essence import essence, first_name
 from fedloom.report.groups import mean_and_std
 from fedloom.reproduce.curve import curve_of
 from fedloom.reproduce.outcome import DIVERGED, Outcome, judge, on_the_way, read_outcome, read_record, why_missing
@@ -250,6 +251,7 @@ class Reproduction:
             "column": cell.column,
             "fedloom": __version__,
             "settings_sha256": _fingerprint(cell),
+            "essence_sha256": essence_print(cell),
             "tuned": tuned,
             "at_end": cell.at_end(tuned),
             "trials": {text: outcome and outcome.value for text, outcome in trials.items()},
@@ -277,7 +279,18 @@ def _told(outcome: Outcome) -> str:
 
 def _fingerprint(cell: Cell) -> str:
     """Of everything that decides a cell's values, but for the seeds."""
-    told = [cell.settings.values, cell.tuning.values if cell.points else {}, cell.points]
+    return _digest([cell.settings.values, cell.tuning.values if cell.points else {}, cell.points])
+
+
+def essence_print(cell: Cell) -> str:
+    """Of the same, without what is as usual: a setting that is new, and does what was done before, leaves it alone."""
+    method = str((cell.settings.get(("method", "name"))) or "fedavg")
+    points = [{first_name(key, method): value for key, value in point.items()} for point in cell.points]
+    trials = essence(cell.settings.overlaid(cell.tuning).values) if points else {}
+    return _digest([essence(cell.settings.values), trials, points])
+
+
+def _digest(told: Any) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
 
 

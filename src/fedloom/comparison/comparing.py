@@ -1,0 +1,153 @@
+"""``fedloom.compare``: methods × seeds under the same settings, in one call."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedloom.comparison.comparison import Comparison
+from fedloom.comparison.entries import entry_of, swept
+from fedloom.comparison.sources import FromProblem, FromSettings, Source
+from fedloom.engine.run import Progress, Run, load_run
+from fedloom.errors import ConfigError, RunError
+from fedloom.experiment import Override, Settings
+from fedloom.federation.problem import Problem
+from fedloom.methods import Method
+from fedloom.storage.history import Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Follow = Callable[[str, Row, int], None]
+
+
+@dataclass(eq=False)
+class Compared:
+    """What came of a comparison."""
+
+    table: list[dict[str, Any]]
+    """A row for each method: "label", and for each quantity its mean and, as NAME_std_over_runs, its spread."""
+    runs: dict[tuple[str, int], Run]
+    """By the method's label and the seed."""
+    failed: dict[tuple[str, int], str]
+    """What went wrong in the runs that failed, by the same."""
+    folder: Path | None = None
+    report: Path | None = None
+    """The page, where one was written."""
+
+    def frame(self) -> pd.DataFrame:
+        """The table as a data frame: a row a method, columns such as "accuracy" and "accuracy_std_over_runs"."""
+        import pandas as pd
+
+        return pd.DataFrame(self.table).set_index("label")
+
+
+def compare(
+    methods: Sequence[str | Method],
+    on: Problem | str | Path | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    seeds: int | Sequence[int] = 3,
+    sweep: Mapping[str, Sequence[Any]] | None = None,
+    out: str | Path | None = None,
+    force: bool = False,
+    target: float | None = None,
+    report: bool = True,
+    progress: Follow | None = None,
+    **how: Any,
+) -> Compared:
+    """Compare methods under equal settings, each with several seeds.
+
+    What is compared:
+
+    * ``methods``: names ("fedavg"), names with settings ("fedavg:epochs=5,lr=0.1"), or Method objects, of which those
+      hyper-parameters count that are not the usual ones.
+    * ``on``: the file of an experiment, none for the usual settings, or a Problem that you have made.
+    * ``settings``: changes to the settings of the file, by their full keys: ``{"data.name": "digits"}``. A setting of
+      the method goes to the methods that know it.
+    * ``seeds``: how many, from the settings' own on, or the seeds themselves.
+    * ``sweep``: lists of values for any setting, ``{"method.lr": [0.1, 0.01]}``: each method is there once for each
+      combination. On a Problem that is a hyper-parameter ("method.lr") or an argument of ``train`` ("rounds").
+    * ``how``: on a Problem, the further arguments of ``train``, such as ``rounds=30`` and ``select=10``.
+
+    What becomes of it:
+
+    * ``out``: the folder of the comparison, as ``fedloom compare`` makes one. Called again with the same arguments, it
+      goes on where it stopped: what is done is not done twice. None: nothing is kept.
+    * ``force``: replace what is in the folder.
+    * ``target``: a value of the metric; the table then says when each method reached it.
+    * ``report``: whether ``report.html`` is written into the folder.
+    * ``progress``: called after every round with the title of the run, the row of the history and the last round.
+
+    The result has the ``table``, also as a data ``frame()``, all ``runs``, and what went wrong in those that
+    ``failed``; one that fails does not keep the others from being done.
+
+        compared = fedloom.compare(["fedavg", "local"], settings={"data.name": "digits", "rounds": 5}, seeds=2)
+        compared.frame()["accuracy"]
+    """
+    comparison = _comparison(methods, on, settings, seeds, sweep, how)
+    comparison.check()
+    with ExitStack() as exits:
+        kept = out is not None
+        folder = Path(out or exits.enter_context(tempfile.TemporaryDirectory(prefix="fedloom-")))
+        comparison.claim(folder, [], force)
+        failed = comparison.perform(folder, force, _watching(progress), lambda title, done: None)
+        if len(failed) == len(comparison):
+            said = [f"{text}, seed {seed}: {error}" for (text, seed), error in failed.items()]
+            raise RunError(f"all runs failed: {'; '.join(said)}")
+        comparison.conclude(folder, target)
+        runs = {
+            (entry.text, seed): load_run(comparison.place(folder, entry, seed), kept)
+            for entry, seed in comparison.runs()
+            if (entry.text, seed) not in failed
+        }
+        page = comparison.write_report(folder, target) if report and kept else None
+        return Compared(comparison.table, runs, failed, folder if kept else None, page)
+
+
+def _comparison(
+    methods: Sequence[str | Method],
+    on: Problem | str | Path | None,
+    settings: Mapping[str, Any] | None,
+    seeds: int | Sequence[int],
+    sweep: Mapping[str, Sequence[Any]] | None,
+    how: dict[str, Any],
+) -> Comparison:
+    source: Source
+    if isinstance(on, Problem):
+        if settings:
+            raise ConfigError("settings are those of an experiment: on a Problem give the arguments of train instead")
+        source, first = FromProblem(on, how), 0
+    else:
+        if how:
+            raise ConfigError(
+                f"{', '.join(how)}: arguments of train go with a Problem; give settings={{…}} by their keys in a file"
+            )
+        given = [Override(key, value, "") for key, value in (settings or {}).items()]
+        base = Settings.read(None if on is None else Path(on), given)
+        source, first = FromSettings(base), first_seed(base)
+    chosen = list(range(first, first + seeds)) if isinstance(seeds, int) else list(seeds)
+    if not methods or not chosen:
+        raise ConfigError("a comparison needs at least one method and one seed")
+    entries = [entry_of(method) for method in ([methods] if isinstance(methods, str) else methods)]
+    return Comparison(source, swept(entries, sweep or {}), chosen)
+
+
+def first_seed(base: Settings) -> int:
+    """The seed that the settings have."""
+    first = base.values.get("seed", 0)
+    if not isinstance(first, int):
+        raise ConfigError(f"{base.place(('seed',))}: seed = {first!r} should be a whole number")
+    return first
+
+
+def _watching(progress: Follow | None) -> Callable[[str, Path], Any]:
+    @contextmanager
+    def watch(title: str, place: Path) -> Iterator[Progress]:
+        yield lambda row, rounds: progress(title, row, rounds) if progress is not None else None
+
+    return watch

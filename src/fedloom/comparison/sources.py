@@ -1,0 +1,197 @@
+"""Where the runs of a comparison come from: settings, from a file or not, or a problem that Python made."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedloom.comparison.entries import Entry
+from fedloom.engine.run import Prepared, Progress, Run, prepare, train
+from fedloom.engine.setting import Setting
+from fedloom.errors import ConfigError
+from fedloom.experiment import Experiment, Form, Override, Settings, Shelf, TaskSequence, foreign, make_experiment
+from fedloom.experiment.essence import essence
+from fedloom.experiment.experiment import how_to_start
+from fedloom.experiment.sections import method_form
+from fedloom.federation.problem import Problem
+from fedloom.methods import Method, lookup
+from fedloom.storage import toml
+from fedloom.storage.folder import CONFIG
+from fedloom.storage.saved import shapes_of
+
+_ARGUMENTS = set(inspect.signature(train).parameters) - {
+    *("problem", "method", "seed", "out", "force", "resume", "config", "label", "progress")
+}
+_TERMS = ("select", "fleet", "channel", "evaluations", "schedule", "stack", "on_error")
+
+
+class Runnable(Protocol):
+    """One run, or tasks in sequence: checked once, and begun or gone on with in a folder."""
+
+    def check(self) -> None:
+        """Refuse what cannot be."""
+
+    def start(self, place: Path, force: bool = False) -> dict[str, Any] | None:
+        """How ``run`` is to begin in a folder; None when it is done there."""
+
+    def run(
+        self,
+        out: str | Path | None = None,
+        *,
+        force: bool = False,
+        resume: bool = False,
+        progress: Progress | None = None,
+        label: str | None = None,
+    ) -> Run:
+        """Do it."""
+
+
+class Source(Protocol):
+    """What is common to all runs of a comparison."""
+
+    @property
+    def data(self) -> str:
+        """What the data are called."""
+
+    def make(self, entry: Entry, seed: int, entries: Sequence[Entry]) -> Runnable:
+        """The run of one of the entries with a seed."""
+
+    def arguments(self) -> dict[str, Any]:
+        """What the comparison is known again by, beside its entries and its seeds."""
+
+
+class FromSettings:
+    """Settings that all runs share, as far as their methods know them."""
+
+    def __init__(self, base: Settings) -> None:
+        self.base, self.shelf = base, Shelf()
+
+    @property
+    def data(self) -> str:
+        """What the data are called."""
+        given = self.base.get(("data", "name")) or Path(self.base.get(("data", "path")) or "digits").stem
+        return str(given)
+
+    def make(self, entry: Entry, seed: int, entries: Sequence[Entry]) -> Experiment | TaskSequence:
+        """One run's experiment: the common settings as far as its method knows them, then its own."""
+        settings = self.base.copied()
+        methods = [other.method for other in entries]
+        for table in _method_tables(settings.values):
+            for key in [*(key for key in table if key == "name"), *foreign(table, entry.method, methods)]:
+                del table[key]
+        settings.set(Override("method.name", entry.method, entry.text))
+        for key, value in entry.own:
+            settings.set(Override(key, value, entry.text))
+        settings.set(Override("seed", seed, f"seed {seed}"))
+        return make_experiment(settings, self.shelf)
+
+    def arguments(self) -> dict[str, Any]:
+        """All settings but the seed and where the work is done."""
+        return {key: value for key, value in self.base.values.items() if key not in ("seed", "execution")}
+
+
+class FromProblem:
+    """A problem, and the arguments of ``train`` that all runs share."""
+
+    def __init__(self, problem: Problem, how: dict[str, Any]) -> None:
+        self.problem, self.how = problem, how
+        if not isinstance(how.get("executor", "auto"), str):
+            raise ConfigError("a comparison takes an executor by its name, for each run has its own")
+
+    @property
+    def data(self) -> str:
+        """What the data are called."""
+        return self.problem.data.name
+
+    def make(self, entry: Entry, seed: int, entries: Sequence[Entry]) -> PythonRun:
+        """A run of one of the methods."""
+        further = {key: value for key, value in entry.own if not key.startswith("method.")}
+        return PythonRun(self, _method(entry), {**self.how, **further, "seed": seed}, entry.text)
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``train`` as texts, and what is learnt."""
+        return {"problem": self.known, **{key: repr(value) for key, value in self.how.items() if key != "executor"}}
+
+    @cached_property
+    def known(self) -> dict[str, str]:
+        """What the problem is known again by."""
+        data, model = self.problem.data, self.problem.model
+        digest = hashlib.sha256()
+        rows = [part for split in data.splits.values() for part in (split.offsets, split.rows) if part is not None]
+        for tensor in (data.x, data.y, *rows):
+            digest.update(tensor.contiguous().numpy().tobytes())
+        shapes = json.dumps(shapes_of(model))
+        return {"data": digest.hexdigest(), "model": f"{shapes} {self.problem.loss.name} {self.problem.dtype}"}
+
+
+class PythonRun:
+    """A run on a problem that Python made."""
+
+    def __init__(self, source: FromProblem, method: Method, how: dict[str, Any], text: str) -> None:
+        self.source, self.method, self.how, self.text = source, method, how, text
+
+    def check(self) -> None:
+        """Refuse what cannot be; what was checked is not again."""
+        self.prepared  # noqa: B018
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """The run, ready to begin."""
+        for key in self.how:
+            if key not in {*_ARGUMENTS, "seed"}:
+                raise ConfigError(f"{self.text}: {key} is no argument of train that a comparison could have")
+        made = prepare(self.source.problem, self.method, **self.how)
+        terms = {"terms": _terms(made.setting), "problem": self.source.known}
+        return replace(made, config={**made.described(), **terms})
+
+    def start(self, place: Path, force: bool = False) -> dict[str, Any] | None:
+        """How ``run`` is to begin in a folder; None when it is done there."""
+        return how_to_start(place, force, self._same)
+
+    def _same(self, place: Path) -> bool:
+        there = tomllib.loads((place / CONFIG).read_text(encoding="utf-8"))
+        return essence(there) == essence(tomllib.loads(toml.dumps(self.prepared.described())))
+
+    def run(
+        self,
+        out: str | Path | None = None,
+        *,
+        force: bool = False,
+        resume: bool = False,
+        progress: Progress | None = None,
+        label: str | None = None,
+    ) -> Run:
+        """Do it."""
+        return replace(self.prepared, label=label).run(out, force=force, resume=resume, progress=progress)
+
+
+def _terms(setting: Setting) -> dict[str, str]:
+    """What a run combines beside problem and method, as texts."""
+    return {key: repr(getattr(setting, key)) for key in _TERMS}
+
+
+def _method(entry: Entry) -> Method:
+    """The entry's method with its own hyper-parameters."""
+    own = {key.removeprefix("method."): value for key, value in entry.own if key.startswith("method.")}
+    form: Form = method_form(entry.method) if entry.made is None else Form.of(type(entry.made), f"{entry.text!r}")
+    known = own if entry.made is None else {f: v for f, v in own.items() if v is not getattr(entry.made, f, ...)}
+    read, wrong = form.read(known)
+    for key, what in wrong.items():
+        raise ConfigError(f"{entry.text}: method.{key} = {own.get(key)!r} {what}")
+    if entry.made is not None:
+        return replace(entry.made, **{key: read[key] for key in known})  # type: ignore[type-var]
+    return lookup(entry.method).cls(**read)
+
+
+def _method_tables(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """The [method] of all, and those of single tasks."""
+    tasks = values.get("task")
+    tables = [values, *(task for task in (tasks if isinstance(tasks, list) else []) if isinstance(task, dict))]
+    return [table["method"] for table in tables if isinstance(table.get("method"), dict)]

@@ -1,0 +1,127 @@
+"""What of the settings decides a result: by this, runs and results that are there already are known again.
+
+A setting that fedloom learns later, and whose default changes nothing, does not make an old run another one: what is as
+usual is left out on both sides. A setting that has a new name is read by it.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from fedloom.channel import TRANSFORMS
+from fedloom.engine.evaluation import Evaluation
+from fedloom.engine.fleet import FLEETS, Fleet
+from fedloom.engine.schedule import Schedule
+from fedloom.experiment.data import data_form
+from fedloom.experiment.forms import Field, Form
+from fedloom.experiment.sections import Execution, Prior, SelectionPlan, Top, method_form, network_form
+from fedloom.experiment.settings import Settings
+from fedloom.federation.networks import NETWORKS
+from fedloom.federation.streams import Stream
+from fedloom.methods import REGISTER
+
+RENAMED = {("method", "most"): "max_iterations"}
+"""Settings that have another name now."""
+
+
+def with_new_names(settings: Settings, quiet: bool = False) -> Settings:
+    """The same settings by the names that they have now; says in a line what was renamed, unless it is to be quiet."""
+    for (section, old), new in RENAMED.items():
+        table = settings.values.get(section)
+        if not isinstance(table, dict) or old not in table or new in table or not _moved(section, table, old, new):
+            continue
+        if not quiet:
+            place = settings.place((section, old))
+            said = f"{f'{place}: ' if place else ''}{section}.{old} is called {section}.{new} now, and is read as that"
+            warnings.warn(said, stacklevel=2)
+        settings = settings.copied()
+        settings.rename((section, old), new)
+    return settings
+
+
+def first_name(key: str, method: str) -> str:
+    """The first name that a setting had, by its full key ("method.lr"): what was recorded under it has that."""
+    section, _, name = key.partition(".")
+    for (where, old), new in RENAMED.items():
+        if (where, new) == (section, name) and _moved(section, {"name": method}, old, new):
+            return f"{section}.{old}"
+    return key
+
+
+def essence(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without those that are as usual anyway, and without where the work is done; tasks and all."""
+    settings = with_new_names(Settings(dict(values)), quiet=True).values
+    found = _unusual({key: value for key, value in settings.items() if key not in _SECTIONS}, Form.of(Top, ""))
+    for key, form_of in _SECTIONS.items():
+        section = settings.get(key)
+        if isinstance(section, list):
+            found[key] = [_unusual(one, form_of(one)) if isinstance(one, dict) else one for one in section]
+        elif isinstance(section, dict):
+            found[key] = _unusual(section, form_of(section))
+    if isinstance(found.get("evaluation"), list) and len(found["evaluation"]) == 1:
+        found["evaluation"] = found["evaluation"][0]
+    for (section, old), new in RENAMED.items():  # by the first name, which what was recorded before has
+        table = found.get(section)
+        if isinstance(table, dict) and new in table and _moved(section, table, old, new):
+            table[old] = table.pop(new)
+    return {key: value for key, value in found.items() if value not in ({}, []) and key != "execution"}
+
+
+def _moved(section: str, table: Mapping[str, Any], old: str, new: str) -> bool:
+    """Whether this section, which may be that of a user's own method, has the new name and not the old one."""
+    fields = _SECTIONS[section](table).fields
+    return new in fields and old not in fields
+
+
+def _unusual(values: dict[str, Any], form: Form) -> dict[str, Any]:
+    """The values that differ from the form's defaults, as the form reads them; as they are where it cannot."""
+    own = {key: value for key, value in values.items() if key in form.fields}
+    read, wrong = form.read(own)
+    if wrong:
+        return values
+    changed = {key: read[key] for key in own if read[key] != form.fields[key].default}
+    plain: dict[str, Any] = json.loads(json.dumps(changed, default=str))
+    return {key: value for key, value in values.items() if key not in own} | plain
+
+
+def _method(table: Mapping[str, Any]) -> Form:
+    name = table.get("name", "fedavg")
+    return method_form(name) if name in REGISTER or ":" in str(name) else Form("", {})
+
+
+def _model(table: Mapping[str, Any]) -> Form:
+    return network_form(table["name"]) if table.get("name") in NETWORKS else Form("", {})
+
+
+def _channel(table: Mapping[str, Any]) -> Form:
+    return Form.of(TRANSFORMS[table["name"]], "") if table.get("name") in TRANSFORMS else Form("", {})
+
+
+def _fleet(table: Mapping[str, Any]) -> Form:
+    """The form of a fleet whose defaults are those of the preset."""
+    usual = vars(FLEETS.get(table.get("preset", "ideal"), Fleet()))
+    fields = {key: replace(field, default=usual[key]) for key, field in Form.of(Fleet, "").fields.items()}
+    return Form("", fields | {"preset": Field("preset", str, "ideal")})
+
+
+def _always(taker: Any, *skip: str) -> Callable[[Mapping[str, Any]], Form]:
+    return lambda table: Form.of(taker, "", skip=skip)
+
+
+_SECTIONS: dict[str, Callable[[Mapping[str, Any]], Form]] = {
+    "data": data_form,
+    "model": _model,
+    "prior": _always(Prior),
+    "method": _method,
+    "selection": _always(SelectionPlan),
+    "schedule": _always(Schedule),
+    "fleet": _fleet,
+    "stream": _always(Stream),
+    "channel": _channel,
+    "evaluation": _always(Evaluation, "reference"),
+    "execution": _always(Execution),
+}
