@@ -3,7 +3,6 @@
 from fedloom.channel.channel import Channel, Transform
 from fedloom.channel.message import deserialise, payload, serialise
 from fedloom.channel.quantise import Quantise
+from fedloom.channel.register import TRANSFORMS
 
 __all__ = ["TRANSFORMS", "Channel", "Quantise", "Transform", "deserialise", "payload", "serialise"]
-
-TRANSFORMS: dict[str, type[Transform]] = {"quantise": Quantise}

@@ -13,7 +13,6 @@ from fedloom.data import SOURCES, STEPS, Table, default_partition, federate, loa
 from fedloom.data.table import class_number
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import Form, spoken
-from fedloom.experiment.words import hint
 from fedloom.federation.data import FederatedData
 from fedloom.methods import REGISTER
 from fedloom.types import Count, Fraction
@@ -66,7 +65,7 @@ class DataPlan:
     def arguments(self, seed: int) -> dict[str, Any]:
         """What the table depends on: its options, and for data that are made on the spot the seed and the clients."""
         made = {"seed": self._seed(seed), "clients": self.division.clients} if self.path is None else {}
-        known = SOURCES[self.name].options if self.path is None else ()
+        known = SOURCES.find(self.name).options if self.path is None else ()
         return self.options | {key: value for key, value in made.items() if key in known and value is not None}
 
     def federate(self, table: Table, seed: int, like: FederatedData | None = None) -> FederatedData:
@@ -141,15 +140,12 @@ def read_data(values: dict[str, Any], faults: Faults) -> DataPlan | None:
     name, path = values.pop("name", None), values.pop("path", None)
     if not _is_text(("name", name), faults) or not _is_text(("path", path), faults):
         return None
-    if path is None and (name or "digits") not in SOURCES:
-        faults.add(("data", "name"), f"is no data set; {hint(str(name), SOURCES)}")
+    if path is None and faults.find(SOURCES, name or "digits", ("data", "name")) is None:
         return None
     loader = _file_form() if path is not None else _source_form(name or "digits")
     partition = values.get("partition") or []
     steps = [partition] if isinstance(partition, str) else partition if isinstance(partition, list) else []
-    unknown = [step for step in steps if step not in list(STEPS)]
-    for step in unknown:
-        faults.add(("data", "partition"), f"is no partition; {hint(str(step), STEPS)}")
+    unknown = [step for step in steps if faults.find(STEPS, step, ("data", "partition")) is None]
     stepped = _steps_form([step for step in steps if step not in unknown])
     form = DIVISION.joined(stepped).joined(loader)
     read, wrong = form.read(values)
@@ -185,7 +181,7 @@ def _home(key: str, method: Any) -> str:
 
 
 def _source_form(name: str) -> Form:
-    return Form.of(SOURCES[name].load, f"the data {name!r}")
+    return Form.of(SOURCES.find(name).load, f"the data {name!r}")
 
 
 def _file_form() -> Form:
@@ -199,5 +195,5 @@ def _loader_form(plan: DataPlan) -> Form:
 def _steps_form(steps: Sequence[str]) -> Form:
     form = Form("the partition", {})
     for step in steps:
-        form = form.joined(Form.of(STEPS[step], step))
+        form = form.joined(Form.of(STEPS.find(step), step))
     return form

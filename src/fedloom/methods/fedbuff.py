@@ -14,9 +14,17 @@ from fedloom.federation.schedules import Rate, rate_at
 from fedloom.federation.staleness import constant, polynomial
 from fedloom.methods.fedopt import ClientOptimised
 from fedloom.methods.method import Context
+from fedloom.methods.register import register
 from fedloom.types import State
 
 
+@register(
+    "fedbuff",
+    family="asynchronous",
+    paper="Nguyen et al., AISTATS 2022",
+    summary="a step whenever so many replies are there, whoever they are from",
+    declaration="fedloom.conformance.declarations.asynchronous:FEDBUFF",
+)
 @dataclass(frozen=True)
 class FedBuff(ClientOptimised):
     """The server gathers K replies, whoever they are from and however old, and steps by the mean of their moves.

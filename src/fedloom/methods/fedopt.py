@@ -23,6 +23,7 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies, Weighting
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.method import Context, Method
+from fedloom.methods.register import register
 from fedloom.methods.training import LocalTraining
 from fedloom.types import Decay, Memory, Message, NonNegative, Positive, State, Vector
 
@@ -79,6 +80,13 @@ class ServerSGD(ServerOptimised):
         return {"x": state["x"] + lr * mean}
 
 
+@register(
+    "fedavgm",
+    family="optimisation",
+    paper="Hsu et al., 2019",
+    summary="FedAvg with momentum at the server",
+    declaration="fedloom.conformance.declarations.adaptive:FEDAVGM",
+)
 @dataclass(frozen=True)
 class FedAvgM(ServerOptimised):
     """FedAvg with momentum at the server: it moves by a fading sum of the mean moves."""
@@ -125,6 +133,13 @@ class Adaptive(ServerOptimised):
         return {"x": state["x"] + lr * delta / (v.sqrt() + self.tau), "delta": delta, "v": v}
 
 
+@register(
+    "fedadagrad",
+    family="optimisation",
+    paper="Reddi et al., ICLR 2021",
+    summary="Adagrad at the server: steps that only ever fall",
+    declaration="fedloom.conformance.declarations.adaptive:FEDADAGRAD",
+)
 @dataclass(frozen=True)
 class FedAdagrad(Adaptive):
     """The server's v is the sum of all squares: step sizes only ever fall."""
@@ -161,6 +176,13 @@ class Fading(Adaptive):
         return math.sqrt(1 - self.beta2**power) / (1 - self.beta1**power)
 
 
+@register(
+    "fedyogi",
+    family="optimisation",
+    paper="Reddi et al., ICLR 2021",
+    summary="Yogi at the server: steps that rise slowly again",
+    declaration="fedloom.conformance.declarations.adaptive:FEDYOGI",
+)
 @dataclass(frozen=True)
 class FedYogi(Fading):
     """The server's v moves towards Δ² by steps in proportion to Δ²: it falls slowly when moves become small."""
@@ -169,6 +191,13 @@ class FedYogi(Fading):
         return v - (1 - self.beta2) * square * torch.sign(v - square)
 
 
+@register(
+    "fedadam",
+    family="optimisation",
+    paper="Reddi et al., ICLR 2021",
+    summary="Adam at the server: steps by a fading average of squares",
+    declaration="fedloom.conformance.declarations.adaptive:FEDADAM",
+)
 @dataclass(frozen=True)
 class FedAdam(Fading):
     """The server's v is a fading average of the squares."""
@@ -227,6 +256,13 @@ class ServerChoice(Method):
         return made(**given)  # type: ignore[no-any-return]
 
 
+@register(
+    "fedopt",
+    family="optimisation",
+    paper="Reddi et al., ICLR 2021",
+    summary="any optimiser of the clients with any optimiser of the server",
+    declaration="fedloom.conformance.declarations.adaptive:FEDOPT",
+)
 @dataclass(frozen=True)
 class FedOpt(ServerChoice, ClientOptimised):
     """Algorithm 1: any optimiser of the clients with any optimiser of the server.

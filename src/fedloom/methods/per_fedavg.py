@@ -21,9 +21,17 @@ from fedloom.federation.replies import Replies, Weighting
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.adapting import MetaLearning, norm, whole_gradient
 from fedloom.methods.method import Context, Ints
+from fedloom.methods.register import register
 from fedloom.types import Count, Memory, Message, Positive, State
 
 
+@register(
+    "per-fedavg",
+    family="meta-learning",
+    paper="Fallah et al., NeurIPS 2020",
+    summary="FedAvg on the loss after one step of adaptation",
+    declaration="fedloom.conformance.declarations.meta:PER_FEDAVG",
+)
 @dataclass(frozen=True)
 class PerFedAvg(MetaLearning):
     """FedAvg on F_i(w) = f_i(w − α∇f_i(w)): local steps along the gradient of the loss after one step of adaptation.
