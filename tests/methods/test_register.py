@@ -25,7 +25,7 @@ def test_a_method_that_does_not_exist_is_answered_with_the_nearest() -> None:
         lookup("fedagv")
     with pytest.raises(
         ConfigError,
-        match="no method 'xyz'; there are fedavg, fedsgd, admm, .*, central, local, and your own as module:Class",
+        match=r"no method 'xyz'; there are fedavg, fedsgd, admm, .*, central, local, and your own as module:Class",
     ):
         lookup("xyz")
     assert lookup("fedavg").cls is FedAvg
