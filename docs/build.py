@@ -10,19 +10,20 @@ import os
 import subprocess
 import sys
 
-from generated import DOCS, PICTURES, fill, pages, pictures
+from generated import DOCS, LISTED, PICTURES, fill, listed, pages, pictures
 
 ROOT = DOCS.parent
 
 
 def write_pages() -> None:
-    """Fill in the generated parts of every page that is not up to date, and draw the pictures anew."""
+    """Fill in the generated parts of every page, list the methods for type checkers, and draw the pictures anew."""
     for page in pages():
         before = page.read_text(encoding="utf-8")
         after = fill(before)
         if after != before:
             page.write_text(after, encoding="utf-8", newline="\n")
             print(f"updated {page.relative_to(ROOT)}")
+    LISTED.write_text(listed(), encoding="utf-8", newline="\n")
     drawn = pictures()
     PICTURES.mkdir(exist_ok=True)
     for old in set(PICTURES.iterdir()) - set(drawn):

@@ -46,6 +46,7 @@ from fedloom.reproduce.outcome import read_record
 from fedloom.reproduce.shelf import recorded, shipped
 
 DOCS = Path(__file__).parent
+LISTED = DOCS.parent / "src/fedloom/methods/listed.pyi"
 PICTURES = DOCS / "curves"
 _REGION = re.compile(r"<!-- generated: (?P<what>[^>]+?) -->\n.*?<!-- end -->", re.DOTALL)
 _CURVES = re.compile(r"<!-- generated: curves (?P<name>\S+) -->")
@@ -99,7 +100,7 @@ def section(name: str) -> str:
         "continual": Continual,
         "task": TaskPlan,
     }
-    return _fields(Form.of(takers[name], name, skip=("reference",)).fields.values())
+    return _fields(Form.of(takers[name], name, skip=("reference", "options")).fields.values())
 
 
 def file_options() -> str:
@@ -186,7 +187,7 @@ def claims(name: str) -> str:
 
 def needs_rounds() -> str:
     """The methods that cannot take replies as they arrive, and why."""
-    found = {name: entry.cls.needs_rounds for name, entry in REGISTER.items()}
+    found = {name: entry.cls().needs_rounds for name, entry in REGISTER.items()}
     rows = [(f"[`{name}`](../methods/{name}.md)", why) for name, why in found.items() if why]
     return _table(("Method", "Why not"), rows) if rows else "There is no such method today."
 
@@ -348,6 +349,13 @@ def _metavar(kind: Any) -> str:
 # The Python interface
 
 
+def listed() -> str:
+    """The file that tells type checkers which methods there are; at run time the register does."""
+    names = sorted((entry.cls.__module__, entry.cls.__name__) for entry in REGISTER.shipped())
+    lines = [f"from {module} import {name} as {name}" for module, name in names]
+    return "\n".join(["# Written by docs/build.py from the register of methods.", *lines, ""])
+
+
 _CHAPTERS = {
     "fedloom.data": "Data",
     "fedloom.federation": "Models and problems",
@@ -367,9 +375,13 @@ def api() -> str:
     """Every public name of ``fedloom``, chapter by chapter."""
     parts = []
     for package, title in _CHAPTERS.items():
-        names = [name for name, home in fedloom._HOMES.items() if f"{home}.".startswith(f"{package}.")]
+        names = [name for name, home in _homes().items() if f"{home}.".startswith(f"{package}.")]
         parts += [f"## {title}", *(_documented(name) for name in names)]
     return "\n\n".join(parts)
+
+
+def _homes() -> dict[str, str]:
+    return {**fedloom._HOMES, **dict.fromkeys(sorted(e.cls.__name__ for e in REGISTER.shipped()), "fedloom.methods")}
 
 
 def _documented(name: str) -> str:
@@ -382,7 +394,7 @@ def _home(name: str) -> str:
     thing = getattr(fedloom, name)
     if inspect.isclass(thing) or inspect.isfunction(thing):
         return f"{thing.__module__}.{thing.__qualname__}"
-    return f"{fedloom._HOMES[name]}.{name}"
+    return f"{_homes()[name]}.{name}"
 
 
 # Words and tables

@@ -43,31 +43,10 @@ if TYPE_CHECKING:
     from fedloom.federation.parties import predict_together as predict_together
     from fedloom.federation.problem import Problem as Problem
     from fedloom.federation.streams import Stream as Stream
-    from fedloom.methods import ADMM as ADMM
-    from fedloom.methods import ADMMFedMeta as ADMMFedMeta
-    from fedloom.methods import ADMMMetaExact as ADMMMetaExact
-    from fedloom.methods import ASOFed as ASOFed
-    from fedloom.methods import ASOFedD as ASOFedD
-    from fedloom.methods import ASOFedF as ASOFedF
-    from fedloom.methods import Central as Central
-    from fedloom.methods import FedAdagrad as FedAdagrad
-    from fedloom.methods import FedAdam as FedAdam
-    from fedloom.methods import FedAsync as FedAsync
-    from fedloom.methods import FedAvg as FedAvg
-    from fedloom.methods import FedAvgM as FedAvgM
-    from fedloom.methods import FedAvgMeta as FedAvgMeta
-    from fedloom.methods import FedBuff as FedBuff
-    from fedloom.methods import FedMetaMAML as FedMetaMAML
-    from fedloom.methods import FedMetaSGD as FedMetaSGD
-    from fedloom.methods import FedOpt as FedOpt
-    from fedloom.methods import FedProx as FedProx
-    from fedloom.methods import FedSGD as FedSGD
-    from fedloom.methods import FedYogi as FedYogi
-    from fedloom.methods import Local as Local
     from fedloom.methods import Method as Method
-    from fedloom.methods import PerFedAvg as PerFedAvg
-    from fedloom.methods import Scaffold as Scaffold
-    from fedloom.methods import SharingADMM as SharingADMM
+    from fedloom.methods import NodeMethod as NodeMethod
+    from fedloom.methods import ServerMethod as ServerMethod
+    from fedloom.methods.listed import *  # noqa: F403
     from fedloom.report import write_report as write_report
     from fedloom.storage.saved import saved_model as saved_model
 
@@ -104,100 +83,28 @@ _HOMES = {
     "Problem": "fedloom.federation.problem",
     "Stream": "fedloom.federation.streams",
     "register_divergence": "fedloom.federation.divergences",
-    "ADMM": "fedloom.methods",
-    "ADMMFedMeta": "fedloom.methods",
-    "ADMMMetaExact": "fedloom.methods",
-    "ASOFed": "fedloom.methods",
-    "ASOFedD": "fedloom.methods",
-    "ASOFedF": "fedloom.methods",
-    "Central": "fedloom.methods",
-    "FedAdagrad": "fedloom.methods",
-    "FedAdam": "fedloom.methods",
-    "FedAsync": "fedloom.methods",
-    "FedAvg": "fedloom.methods",
-    "FedAvgM": "fedloom.methods",
-    "FedAvgMeta": "fedloom.methods",
-    "FedBuff": "fedloom.methods",
-    "FedMetaMAML": "fedloom.methods",
-    "FedMetaSGD": "fedloom.methods",
-    "FedOpt": "fedloom.methods",
-    "FedProx": "fedloom.methods",
-    "FedSGD": "fedloom.methods",
-    "FedYogi": "fedloom.methods",
-    "Local": "fedloom.methods",
     "Method": "fedloom.methods",
-    "PerFedAvg": "fedloom.methods",
-    "Scaffold": "fedloom.methods",
-    "SharingADMM": "fedloom.methods",
+    "NodeMethod": "fedloom.methods",
+    "ServerMethod": "fedloom.methods",
     "write_report": "fedloom.report",
 }
-__all__ = [
-    "ADMM",
-    "FLEETS",
-    "ADMMFedMeta",
-    "ADMMMetaExact",
-    "ASOFed",
-    "ASOFedD",
-    "ASOFedF",
-    "Adapted",
-    "Central",
-    "Channel",
-    "Divergence",
-    "Evaluation",
-    "FedAdagrad",
-    "FedAdam",
-    "FedAsync",
-    "FedAvg",
-    "FedAvgM",
-    "FedAvgMeta",
-    "FedBuff",
-    "FedMetaMAML",
-    "FedMetaSGD",
-    "FedOpt",
-    "FedProx",
-    "FedSGD",
-    "FedYogi",
-    "FederatedData",
-    "Fleet",
-    "Local",
-    "Method",
-    "Model",
-    "PerFedAvg",
-    "Problem",
-    "Quantise",
-    "Run",
-    "Scaffold",
-    "Schedule",
-    "SharingADMM",
-    "Stream",
-    "Task",
-    "TaskMatrix",
-    "__version__",
-    "adapt",
-    "build_model",
-    "compare",
-    "describe",
-    "federate",
-    "from_arrays",
-    "from_clients",
-    "from_parties",
-    "load",
-    "load_file",
-    "predict_together",
-    "register_divergence",
-    "saved_model",
-    "train",
-    "train_tasks",
-    "write_report",
-]
+"""Where each public name is; methods are found through their register."""
 
 
-def __getattr__(name: str) -> Any:
-    """Public names are imported when they are first used: ``import fedloom`` itself costs nothing."""
-    if name not in _HOMES:
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Public names are imported when they are first used: ``import fedloom`` itself costs nothing."""
+        if name in _HOMES:
+            return getattr(importlib.import_module(_HOMES[name]), name)
+        if name == "__all__":
+            return __dir__()
+        if name[:1].isupper():
+            return getattr(importlib.import_module("fedloom.methods"), name)
         raise AttributeError(f"module 'fedloom' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    from fedloom.methods import REGISTER
+
+    return sorted([*_HOMES, "__version__", *(entry.cls.__name__ for entry in REGISTER.shipped())])

@@ -14,7 +14,7 @@ from typer.testing import Result
 
 from fedloom import __version__
 from fedloom.federation.replies import Replies
-from fedloom.methods import REGISTER, Context, Entry, FedSGD
+from fedloom.methods import REGISTER, Context, FedSGD
 from fedloom.types import State
 
 Call = Callable[..., Result]
@@ -117,8 +117,11 @@ class Forgetful(FedSGD):
         return {"x": super().server(state, replies, ctx)["x"] * (1 + 0.01 * next(self.calls))}
 
 
-def test_a_broken_method_fails_the_checks_with_exit_code_1(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(REGISTER, "forgetful", Entry("forgetful", Forgetful, "none", "none", "broken on purpose"))
-    result = call("check", "forgetful", "--only", "seeds", code=1)
+def test_a_broken_method_fails_the_checks_with_exit_code_1(call: Call) -> None:
+    REGISTER.register("forgetful", Forgetful)
+    try:
+        result = call("check", "forgetful", "--only", "seeds", code=1)
+    finally:
+        REGISTER.remove("forgetful")
     assert "FAILED  forgetful  seeds" in result.output
     assert "1 checks, 1 failed" in result.output

@@ -10,14 +10,21 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
 
 import generated
+import hooks
 import pytest
 from doc_pages import PAGES, ROOT, blocks
 
 import fedloom
+from fedloom.cli.flags import FLAGS
+from fedloom.engine.fleet import FLEETS
+from fedloom.engine.selection import SELECTIONS
+from fedloom.execution import EXECUTORS
+from fedloom.federation.networks import NETWORKS
 from fedloom.methods import REGISTER
 
 DOCS = ROOT / "docs"
@@ -65,9 +72,27 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_in_the_contents_of_the_site() -> None:
-    contents = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    contents = "\n".join([(ROOT / "mkdocs.yml").read_text(encoding="utf-8"), *hooks.method_pages()])
     missing = [page for page in DOCS.rglob("*.md") if page.relative_to(DOCS).as_posix() not in contents]
     assert not missing
+
+
+def test_every_method_has_a_page_and_every_page_a_method() -> None:
+    pages = {page.stem for page in (DOCS / "methods").glob("*.md")} - {"index"}
+    assert pages == {entry.name for entry in REGISTER.shipped()}
+
+
+def test_type_checkers_are_told_of_every_method() -> None:
+    assert generated.LISTED.read_text(encoding="utf-8") == generated.listed(), "run `python docs/build.py --pages`"
+
+
+@pytest.mark.parametrize(
+    ("option", "names"),
+    [("--model", NETWORKS), ("--selection", SELECTIONS), ("--fleet", FLEETS), ("--executor", EXECUTORS)],
+)
+def test_the_help_of_a_flag_names_all_that_it_takes(option: str, names: Iterable[str]) -> None:
+    (flag,) = (flag for flag in FLAGS if flag.option == option)
+    assert not [name for name in names if name not in flag.help]
 
 
 def test_every_public_name_has_a_docstring_and_is_in_the_reference() -> None:

@@ -276,7 +276,7 @@ def test_a_row_without_a_known_label_counts_neither_as_right_nor_as_wrong() -> N
     ("task", "columns", "name", "complaint"),
     [
         ("regression", ("CO", "NO2"), "mae:NO", r"'mae:NO' is of a column that is not there; did you mean 'NO2'"),
-        ("regression", ("CO", "NO2"), "mae:x", r"not there; they are CO, NO2"),
+        ("regression", ("CO", "NO2"), "mae:x", r"not there; there are CO, NO2"),
         ("regression", ("0", "1"), "mae:2", r"not there"),
         ("classification", (), "f1:cat", r"'f1:cat' is of one column, but rows have one label; ask for 'f1'"),
         ("regression", ("CO",), "mea:CO", r"no metric 'mea'"),

@@ -100,7 +100,7 @@ def test_a_network_says_which_rows_it_reads(
 @pytest.mark.parametrize(
     ("name", "options", "complaint"),
     [
-        ("resnet", {}, r"no model 'resnet'; choose one of linear, mlp.*module:callable"),
+        ("resnet", {}, r"no model 'resnet'; did you mean 'lenet'"),
         ("mlp", {"activation": "gelu"}, r"no activation 'gelu'; choose one of relu"),
         ("mlp", {"hiden": [3]}, r"'mlp' cannot be built with the options .*hiden"),
         ("cnn", {"kernel": 4}, r"odd kernel, not 4"),
@@ -111,7 +111,7 @@ def test_a_network_says_which_rows_it_reads(
         ("cnn", {"pool": ["median"]}, r"no pool 'median'; choose one of max, avg"),
         ("nowhere:net", {}, r"'nowhere:net' cannot be imported"),
         ("problems:net", {}, r"'problems:net' cannot be imported"),
-        ("problems:SIZES", {}, r"is no callable"),
+        ("problems:SIZES", {}, r"is no model: it must be a callable that takes \(shape, outputs\)"),
     ],
 )
 def test_wrong_names_and_options_are_refused(name: str, options: dict[str, object], complaint: str) -> None:

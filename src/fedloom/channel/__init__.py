@@ -3,6 +3,7 @@
 from fedloom.channel.channel import Channel, Received, Sent, Transform, finite_rows, parted
 from fedloom.channel.message import deserialise, payload, serialise
 from fedloom.channel.quantise import Quantise
+from fedloom.channel.register import TRANSFORMS
 
 __all__ = [
     "TRANSFORMS",
@@ -17,5 +18,3 @@ __all__ = [
     "payload",
     "serialise",
 ]
-
-TRANSFORMS: dict[str, type[Transform]] = {"quantise": Quantise}

@@ -17,12 +17,14 @@ from annotated_types import Interval
 from torch import Tensor
 
 from fedloom.channel.channel import Ints, Transform
+from fedloom.channel.register import TRANSFORMS
 from fedloom.federation.randomness import Draw
 from fedloom.types import Memory, Message
 
 _RANGE, _LEVELS, _SHAPE = ".range", ".levels", ".shape"
 
 
+@TRANSFORMS.register("quantise")
 @dataclass(frozen=True)
 class Quantise(Transform):
     """Each floating-point tensor of a message becomes one range R and b bits a number, without bias.

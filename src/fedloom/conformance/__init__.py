@@ -23,7 +23,6 @@ A method without a known answer fails: one that is not in the kit does not exist
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -44,6 +43,7 @@ from fedloom.conformance.problems import (
 from fedloom.errors import ConfigError
 from fedloom.execution import one_thread
 from fedloom.methods import REGISTER, Method, lookup
+from fedloom.register import hint
 
 __all__ = [
     "CHECKS",
@@ -169,9 +169,7 @@ def _kinds(checks: Sequence[str] | None) -> Callable[[str, str], bool]:
         return lambda kind, name: True
     for check in checks:
         if check.partition(":")[0] not in KINDS:
-            near = difflib.get_close_matches(check, KINDS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(KINDS)}"
-            raise ConfigError(f"there is no check {check!r}; {hint}")
+            raise ConfigError(f"there is no check {check!r}; {hint(check, KINDS)}")
     return lambda kind, name: kind in checks or name in checks
 
 

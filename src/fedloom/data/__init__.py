@@ -12,9 +12,9 @@ from fedloom.data.arrays import from_arrays, from_clients
 from fedloom.data.federate import default_partition, federate
 from fedloom.data.files import load_file
 from fedloom.data.heterogeneity import Description, describe, gradient_heterogeneity
-from fedloom.data.partition import STEPS, Partition, make_partition
+from fedloom.data.partition import Partition, make_partition
 from fedloom.data.quadratics import optimum
-from fedloom.data.register import SOURCES, Source, fetch, load
+from fedloom.data.register import SOURCES, STEPS, Source, fetch, load
 from fedloom.data.scaling import Scaling
 from fedloom.data.synthetic import synthetic_linear
 from fedloom.data.table import Table

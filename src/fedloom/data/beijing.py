@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedloom.data.published import Member, Published, damaged, obtain_members
+from fedloom.data.register import SOURCES
 from fedloom.data.scaling import By, Kind, Scaling
 from fedloom.data.series import Numbers, Series, Windows, column_numbers, filled_forward, read_csv, table_of
 from fedloom.data.sizes import Floats
@@ -41,6 +42,17 @@ _STATIONS, _HOURS = 12, 35_064
 _DAY, _YEAR = 86_400.0, 365.25 * 86_400.0
 
 
+@SOURCES.register(
+    "beijing-air",
+    summary="air quality an hour ahead at 12 stations, from windows of pollutants and weather",
+    task="regression",
+    rows="76,727 (12 x 35,064 hours)",
+    features="24x17",
+    origin="UCI Beijing Multi-Site Air Quality (Zhang et al., 2017)",
+    licence="CC BY 4.0",
+    natural=True,
+    files=lambda: sorted({member.file for member in stations()}),
+)
 def beijing_air(
     window: Count = 24,
     stride: Count = 5,

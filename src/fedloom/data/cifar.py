@@ -10,6 +10,7 @@ import torch
 
 from fedloom.data.images import SCALINGS, Scaling, scaled
 from fedloom.data.published import Published, damaged, obtain_archive
+from fedloom.data.register import SOURCES
 from fedloom.data.table import Table
 from fedloom.errors import DataError
 
@@ -21,6 +22,16 @@ CIFAR100 = Published("cifar100", "cifar-100-binary.tar.gz", _MIRRORS, "03b5dce01
 THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
+@SOURCES.register(
+    "cifar10",
+    summary="photos of ten kinds of things",
+    task="classification",
+    rows="50,000 + 10,000",
+    features="3x32x32",
+    origin="Krizhevsky (2009)",
+    licence="research use, no licence stated",
+    files=lambda: [cifar10_folder()],
+)
 def cifar10(scaling: Scaling = "unit") -> Table:
     """50,000 + 10,000 photos of 32x32 pixels in 10 classes; a folder with fewer data batches gives those there."""
     folder = cifar10_folder()
@@ -29,6 +40,16 @@ def cifar10(scaling: Scaling = "unit") -> Table:
     return _table("cifar10", files or [folder / _BATCHES[0]], folder / "test_batch.bin", THINGS, 1, scaling, notes)
 
 
+@SOURCES.register(
+    "cifar100",
+    summary="photos of a hundred kinds of things",
+    task="classification",
+    rows="50,000 + 10,000",
+    features="3x32x32",
+    origin="Krizhevsky (2009)",
+    licence="research use, no licence stated",
+    files=lambda: [cifar100_folder()],
+)
 def cifar100(scaling: Scaling = "unit") -> Table:
     """50,000 + 10,000 photos of 32x32 pixels in 100 fine classes (the 20 coarse ones are not read)."""
     folder = cifar100_folder()

@@ -9,12 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.data.register import STEPS
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.blocks import Blocks
 from fedloom.federation.randomness import Draw
 
 
+@STEPS.register("features")
 @dataclass(frozen=True)
 class Columns:
     """Vertical: the columns are divided, and every client holds its own of all rows.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedloom.data.published import Member, Published, damaged, obtain_members
+from fedloom.data.register import SOURCES
 from fedloom.data.scaling import By, Kind, Scaling
 from fedloom.data.series import Series, Windows, column_numbers, filled_forward, read_csv, table_of
 from fedloom.data.table import Table
@@ -26,6 +27,17 @@ _PEOPLE = 60
 _MARK, _LAST = "label:", "label_source"
 
 
+@SOURCES.register(
+    "extrasensory",
+    summary="what 60 people do in each minute, from their phones and watches",
+    task="multilabel",
+    rows="377,346",
+    features="225",
+    origin="Vaizman, Ellis and Lanckriet (2017)",
+    licence="CC BY-NC-SA 4.0",
+    natural=True,
+    files=lambda: sorted({member.file for member in people()}),
+)
 def extrasensory(
     window: Count = 1,
     stride: Count = 1,

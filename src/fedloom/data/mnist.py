@@ -16,6 +16,7 @@ import torch
 
 from fedloom.data.images import SCALINGS, Scaling, scaled
 from fedloom.data.published import Published, content, damaged, obtain
+from fedloom.data.register import SOURCES
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError, DataError
 
@@ -81,16 +82,47 @@ QMNIST = tuple(
 )
 
 
+@SOURCES.register(
+    "mnist",
+    summary="handwritten digits",
+    task="classification",
+    rows="60,000 + 10,000",
+    features="1x28x28",
+    origin="LeCun, Cortes and Burges (1998)",
+    licence="research use; CC BY-SA 3.0 is usually stated",
+    files=lambda: _checked(MNIST),
+)
 def mnist(scaling: Scaling = "unit") -> Table:
     """60,000 + 10,000 handwritten digits of 28x28 pixels."""
     return _images("mnist", MNIST, DIGITS, scaling)
 
 
+@SOURCES.register(
+    "fashion-mnist",
+    summary="photos of garments",
+    task="classification",
+    rows="60,000 + 10,000",
+    features="1x28x28",
+    origin="Xiao, Rasul and Vollgraf (2017)",
+    licence="MIT",
+    files=lambda: _checked(FASHION_MNIST),
+)
 def fashion_mnist(scaling: Scaling = "unit") -> Table:
     """60,000 + 10,000 photos of garments of 28x28 pixels (Xiao, Rasul and Vollgraf, 2017)."""
     return _images("fashion-mnist", FASHION_MNIST, GARMENTS, scaling)
 
 
+@SOURCES.register(
+    "qmnist",
+    summary="MNIST's digits by their 539 writers",
+    task="classification",
+    rows="60,000 (+ 10,000 by 297 others)",
+    features="1x28x28",
+    origin="Yadav and Bottou (2019), with MNIST's images",
+    licence="BSD 3-clause (labels); as mnist (images)",
+    natural=True,
+    files=lambda: _checked((*MNIST, *QMNIST)),
+)
 def qmnist(part: Literal["train", "test", "all"] = "train", scaling: Scaling = "unit") -> Table:
     """MNIST by writer: QMNIST (Yadav and Bottou, 2019) found out who wrote each digit, here its natural client.
 
@@ -115,6 +147,14 @@ def qmnist(part: Literal["train", "test", "all"] = "train", scaling: Scaling = "
         ids=torch.from_numpy(cards[:, 5].astype(np.int64)),
         notes=(SCALINGS[scaling],),
     )
+
+
+def _checked(files: tuple[Published, ...]) -> list[Path]:
+    """Where the files are, after a download if need be, their content being what it should be."""
+    paths = [obtain(file) for file in files]
+    for path, file in zip(paths, files, strict=True):
+        content(path, file)
+    return paths
 
 
 def _written(split: str) -> tuple[Whole, Whole]:

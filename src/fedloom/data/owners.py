@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.data.order import grouped, places
+from fedloom.data.register import STEPS
 from fedloom.data.sizes import Demand, Floats, Whole, apportion
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError, DataError
@@ -88,6 +89,7 @@ class Owners(ABC):
         """The owner of each row of the pool."""
 
 
+@STEPS.register("iid")
 @dataclass(frozen=True)
 class Iid(Owners):
     """Rows are shuffled and dealt: every client sees the same distribution, in equal numbers unless sizes are asked."""
@@ -98,6 +100,7 @@ class Iid(Owners):
         return _in_order(pool, order, clients, demand)
 
 
+@STEPS.register("time")
 @dataclass(frozen=True)
 class Time(Owners):
     """Time skew: each client has its own period, consecutive in ``time``, or in row order where no time is known."""
@@ -108,6 +111,7 @@ class Time(Owners):
         return _in_order(pool, order, clients, demand)
 
 
+@STEPS.register("classes")
 @dataclass(frozen=True)
 class Classes(Owners):
     """Label skew: each client has rows of ``classes_per_client`` classes only.
@@ -155,6 +159,7 @@ class Classes(Owners):
         return Ownership(_dealt(pool.known_labels(), counts, random), clients, notes=_unheld(pool, counts))
 
 
+@STEPS.register("dirichlet")
 @dataclass(frozen=True)
 class Dirichlet(Owners):
     """Label skew: each class is shared out by proportions ~ Dirichlet(α), one for each client (Yurochkin et al., 2019).
@@ -229,6 +234,7 @@ class Dirichlet(Owners):
         return counts
 
 
+@STEPS.register("natural")
 @dataclass(frozen=True)
 class Natural(Owners):
     """The clients that the data come with: writers, stations, the client column of a file.

@@ -7,34 +7,23 @@ partition, "features", stands alone: every client holds some columns of all rows
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from fedloom.data.columns import Columns
-from fedloom.data.owners import Classes, Dirichlet, Iid, Natural, Owners, Ownership, Pool, Time
+from fedloom.data.owners import Iid, Owners, Ownership, Pool
+from fedloom.data.register import STEPS
 from fedloom.data.sizes import Quantity, Whole
 from fedloom.data.table import Table
-from fedloom.data.transforms import Concept, FeatureSkew, Transform
+from fedloom.data.transforms import Transform
 from fedloom.errors import ConfigError
 from fedloom.federation.randomness import Draw
+from fedloom.register import hint
 
 Step = Owners | Quantity | Transform | Columns
-STEPS: dict[str, Callable[..., Step]] = {
-    "iid": Iid,
-    "classes": Classes,
-    "dirichlet": Dirichlet,
-    "natural": Natural,
-    "time": Time,
-    "quantity": Quantity,
-    "feature-skew": FeatureSkew,
-    "concept": Concept,
-    "features": Columns,
-}
-"""The steps that have a name."""
 
 
 @dataclass(frozen=True)
@@ -99,25 +88,20 @@ def make_partition(what: PartitionLike = "iid", **options: object) -> Partition:
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """The options of a step that has a name."""
-    if name not in STEPS:
-        near = difflib.get_close_matches(name, STEPS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose among {', '.join(STEPS)}"
-        raise ConfigError(f"there is no partition {name!r}; {hint}")
-    return tuple(inspect.signature(STEPS[name]).parameters)
+    """The options of a step, by its name."""
+    return tuple(inspect.signature(STEPS.find(name)).parameters)
 
 
 def _step(name: str, given: dict[str, object]) -> Step:
     chosen = {option: given[option] for option in options_of(name) if option in given}
-    return STEPS[name](**{k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()})
+    return STEPS.find(name)(**{k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()})
 
 
 def _refuse(option: str, parts: Sequence[str | Step], taken: set[str]) -> None:
     named = " × ".join(part if isinstance(part, str) else type(part).__name__ for part in parts)
     homes = [name for name in STEPS if option in options_of(name)]
-    near = difflib.get_close_matches(option, taken, 1)
-    hint = f"it belongs to {' and '.join(homes)}" if homes else f"did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"the partition {named} has no option {option!r}; {hint or 'take it away'}")
+    told = f"it belongs to {' and '.join(homes)}" if homes else hint(option, sorted(taken))
+    raise ConfigError(f"the partition {named} has no option {option!r}; {told}")
 
 
 def _combined(steps: list[Step]) -> Partition:

@@ -8,12 +8,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.data.register import SOURCES
 from fedloom.data.sizes import Floats
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.randomness import Draw
 
 
+@SOURCES.register(
+    "quadratics",
+    summary="least squares of clients that disagree, with a known optimum",
+    task="regression",
+    rows="20 a client",
+    features="5",
+    origin="made on the spot",
+    licence="none needed",
+    natural=True,
+)
 def quadratics(
     clients: int = 10,
     dimension: int = 5,

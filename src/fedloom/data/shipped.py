@@ -10,9 +10,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedloom.data.register import SOURCES
 from fedloom.data.table import Table
 
 
+@SOURCES.register(
+    "digits",
+    summary="handwritten digits, small enough for a first try",
+    task="classification",
+    rows="1,797",
+    features="1x8x8",
+    origin="UCI Optical Recognition of Handwritten Digits (Alpaydin and Kaynak, 1998); ships with scikit-learn",
+    licence="CC BY 4.0",
+)
 def digits() -> Table:
     """1,797 handwritten digits of 8x8 pixels (UCI, 1998). Pixels 0..16 are divided by 16."""
     table = _digits()
@@ -33,6 +43,15 @@ def _digits() -> npt.NDArray[np.float64]:
     return np.column_stack([bunch.data, bunch.target])
 
 
+@SOURCES.register(
+    "breast-cancer",
+    summary="malignant or benign from measurements of cell nuclei",
+    task="binary",
+    rows="569",
+    features="30",
+    origin="UCI Breast Cancer Wisconsin, diagnostic (Wolberg et al., 1995); ships with scikit-learn",
+    licence="CC BY 4.0",
+)
 def breast_cancer() -> Table:
     """569 tumours, 30 measurements of their cell nuclei, malignant (0) or benign (1). Features are standardised."""
     from sklearn.datasets import load_breast_cancer
@@ -44,6 +63,15 @@ def breast_cancer() -> Table:
     return Table("breast-cancer", x, y, "binary", names, notes=(STANDARDISED,))
 
 
+@SOURCES.register(
+    "diabetes",
+    summary="progress of diabetes in a year from ten measurements",
+    task="regression",
+    rows="442",
+    features="10",
+    origin="Efron, Hastie, Johnstone and Tibshirani, Least angle regression (2004); ships with scikit-learn",
+    licence="published with the paper, no licence stated",
+)
 def diabetes() -> Table:
     """442 patients, 10 measurements, the progress of their diabetes a year later. Both sides are standardised."""
     from sklearn.datasets import load_diabetes

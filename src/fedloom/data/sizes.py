@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from fedloom.data.register import STEPS
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.randomness import Draw
 
@@ -38,6 +39,7 @@ class Demand:
         return (f"quantity: {wanted} rows were asked for, {rows} are there: every client's number was scaled down",)
 
 
+@STEPS.register("quantity")
 @dataclass(frozen=True)
 class Quantity:
     """Quantity skew: clients of unequal sizes.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from fedloom.data.register import SOURCES
 from fedloom.data.sizes import Floats, Whole
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError
@@ -13,6 +14,16 @@ from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
 
 
+@SOURCES.register(
+    "synthetic",
+    summary="synthetic(α, β): clients that differ in labelling and in features",
+    task="classification",
+    rows="about 50 and a lognormal number a client",
+    features="60",
+    origin="made on the spot, after Li et al., FedProx (2020)",
+    licence="none needed",
+    natural=True,
+)
 def synthetic(
     alpha: float = 1.0,
     beta: float = 1.0,

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedloom.data.register import STEPS
 from fedloom.data.sizes import Whole
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError, DataError
@@ -31,6 +32,7 @@ class Transform(ABC):
         """The table with changed features or targets."""
 
 
+@STEPS.register("feature-skew")
 @dataclass(frozen=True)
 class FeatureSkew(Transform):
     """Feature skew: each client has its own level, evenly spread over the clients in random order.
@@ -81,6 +83,7 @@ class FeatureSkew(Transform):
         return replace(table, x=x, notes=(*table.notes, note))
 
 
+@STEPS.register("concept")
 @dataclass(frozen=True)
 class Concept(Transform):
     """Concept skew: a share of the clients, chosen at random, labels the same x differently.

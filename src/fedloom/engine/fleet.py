@@ -20,6 +20,7 @@ from fedloom.errors import ConfigError
 from fedloom.federation.distributions import Distribution as Distribution
 from fedloom.federation.distributions import Varied as Varied
 from fedloom.federation.randomness import Draw
+from fedloom.register import Register
 from fedloom.types import Count, Fraction, NonNegative, Positive
 
 Floats = npt.NDArray[np.float64]
@@ -237,16 +238,23 @@ def _check_distribution(name: str, how: object) -> None:
         raise ConfigError(f"fleet.{name} = {str(how)!r}: such a client never answers; choose less")
 
 
-FLEETS: dict[str, Fleet] = {
-    "ideal": Fleet(),
-    "cross-silo": Fleet(
+FLEETS: Register[Fleet] = Register(
+    "fleet", right=lambda thing: isinstance(thing, Fleet), must_be="a fedloom.Fleet", own="module:fleet"
+)
+FLEETS.register("ideal", Fleet())
+FLEETS.register(
+    "cross-silo",
+    Fleet(
         speed=Distribution("lognormal", 20_000.0, 0.3),
         delay_down=Distribution("constant", 0.05),
         delay_up=Distribution("constant", 0.05),
         bandwidth_down=Distribution("constant", 12.5e6),
         bandwidth_up=Distribution("constant", 12.5e6),
     ),
-    "cross-device": Fleet(
+)
+FLEETS.register(
+    "cross-device",
+    Fleet(
         speed=Distribution("lognormal", 500.0, 1.0),
         jitter=0.3,
         delay_down=Distribution("uniform", 0.1, 2.0),
@@ -257,11 +265,9 @@ FLEETS: dict[str, Fleet] = {
         dropout=0.05,
         loss=0.02,
     ),
-}
+)
 
 
 def fleet_for(preset: str, **changes: object) -> Fleet:
     """A preset, with some of its properties changed."""
-    if preset not in FLEETS:
-        raise ConfigError(f"there is no fleet {preset!r}; choose one of {', '.join(FLEETS)}")
-    return replace(FLEETS[preset], **changes)  # type: ignore[arg-type]
+    return replace(FLEETS.find(preset), **changes)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from fedloom.errors import ConfigError, Unfit
 from fedloom.federation.randomness import Draw
 from fedloom.methods.method import Context
+from fedloom.register import Register, settings_of
 
 Ints = npt.NDArray[np.int64]
 
@@ -31,6 +32,15 @@ class Selection(ABC):
             raise Unfit(f"selection.per_round = {wanted}, but {what}", f"cannot be: {what}")
 
 
+SELECTIONS: Register[type[Selection]] = Register(
+    "selection",
+    right=settings_of(Selection),
+    must_be="a dataclass derived from fedloom.engine.selection.Selection",
+    group="fedloom.selections",
+)
+
+
+@SELECTIONS.register("all")
 @dataclass(frozen=True)
 class All(Selection):
     """Everybody, every round."""
@@ -39,6 +49,7 @@ class All(Selection):
         return candidates
 
 
+@SELECTIONS.register("uniform")
 @dataclass(frozen=True)
 class Uniform(Selection):
     """So many clients, each set of them equally likely."""
@@ -53,6 +64,7 @@ class Uniform(Selection):
         return candidates[distinct(self.count, lambda u: (u * n).astype(np.int64), ctx.draw)]
 
 
+@SELECTIONS.register("size")
 @dataclass(frozen=True)
 class BySize(Selection):
     """So many clients, drawn one after the other with probability proportional to their number of rows."""
@@ -95,14 +107,12 @@ def distinct(count: int, place: Callable[[npt.NDArray[np.float64]], Ints], draw:
         tries *= 2
 
 
-def selection_for(name: str, count: int) -> Selection:
-    """The selection of that name."""
-    match name:
-        case "uniform":
-            return Uniform(count)
-        case "size":
-            return BySize(count)
-        case "all":
-            return All()
-        case _:
-            raise ConfigError(f"there is no selection {name!r}; choose one of uniform, size, all")
+def selection_for(name: str, count: int, **options: object) -> Selection:
+    """The selection of that name, of so many clients a round if that can be said of it."""
+    found = SELECTIONS.find(name)
+    return found(**({"count": count} if counts(found) else {}), **options)
+
+
+def counts(selection: type[Selection]) -> bool:
+    """Whether one says of a selection how many clients it takes: it then has a field of that name."""
+    return "count" in {field.name for field in fields(selection)}  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 from fedloom.errors import ConfigError
 from fedloom.execution.auto import Auto
 from fedloom.execution.executor import Executor, Serial, one_thread
@@ -9,6 +11,7 @@ from fedloom.execution.processes import Processes
 from fedloom.execution.ray import Ray
 from fedloom.execution.remote import Remote
 from fedloom.execution.worker import Worker
+from fedloom.register import Register
 
 __all__ = [
     "EXECUTORS",
@@ -23,24 +26,31 @@ __all__ = [
     "one_thread",
 ]
 
-EXECUTORS = ("auto", "serial", "processes", "ray")
+EXECUTORS: Register[type[Executor]] = Register(
+    "executor",
+    right=lambda thing: isinstance(thing, type) and issubclass(thing, Executor),
+    must_be="a class derived from fedloom.execution.Executor",
+    home="fedloom.execution",
+    group="fedloom.executors",
+)
+EXECUTORS.register("auto", Auto)
+EXECUTORS.register("serial", Serial)
+EXECUTORS.register("processes", Processes)
+EXECUTORS.register("ray", Ray)
+TOLD = ("rounds", "workers", "address")
+"""What every executor can be told of a run, if it has parameters of these names; others are options of its own."""
 
 
-def executor_for(name: str, rounds: int, workers: int | None = None, ray_address: str | None = None) -> Executor:
+def executor_for(
+    name: str, rounds: int, workers: int | None = None, ray_address: str | None = None, **options: object
+) -> Executor:
     """The executor of that name, for so many rounds; the address is that of a cluster that runs already.
 
     A run that had an address can be resumed elsewhere, so executors that are named do not mind it.
     """
     if ray_address is not None and name == "auto":
         raise ConfigError("a Ray address goes with the executor 'ray'")
-    match name:
-        case "auto":
-            return Auto(rounds, workers)
-        case "serial":
-            return Serial()
-        case "processes":
-            return Processes(workers)
-        case "ray":
-            return Ray(ray_address, workers)
-        case _:
-            raise ConfigError(f"there is no executor {name!r}; choose one of {', '.join(EXECUTORS)}")
+    found = EXECUTORS.find(name)
+    told = dict(zip(TOLD, (rounds, workers, ray_address), strict=True))
+    taken = inspect.signature(found).parameters
+    return found(**{key: value for key, value in told.items() if key in taken}, **options)

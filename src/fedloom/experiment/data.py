@@ -11,11 +11,12 @@ from annotated_types import Interval
 
 from fedloom.data import SOURCES, STEPS, Table, default_partition, federate, load, load_file
 from fedloom.data.table import class_number
+from fedloom.errors import ConfigError
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import Form, spoken
-from fedloom.experiment.words import hint
 from fedloom.federation.data import FederatedData
 from fedloom.methods import REGISTER
+from fedloom.register import Register
 from fedloom.types import Count, Fraction
 
 Share = Annotated[float, Interval(ge=0, lt=1)]
@@ -66,7 +67,7 @@ class DataPlan:
     def arguments(self, seed: int) -> dict[str, Any]:
         """What the table depends on: its options, and for data that are made on the spot the seed and the clients."""
         made = {"seed": self._seed(seed), "clients": self.division.clients} if self.path is None else {}
-        known = SOURCES[self.name].options if self.path is None else ()
+        known = SOURCES.find(self.name).options if self.path is None else ()
         return self.options | {key: value for key, value in made.items() if key in known and value is not None}
 
     def federate(self, table: Table, seed: int, like: FederatedData | None = None) -> FederatedData:
@@ -141,12 +142,9 @@ def read_data(values: dict[str, Any], faults: Faults) -> DataPlan | None:
     name, path = values.pop("name", None), values.pop("path", None)
     if not _is_text(("name", name), faults) or not _is_text(("path", path), faults):
         return None
-    if path is None and (name or "digits") not in SOURCES:
-        faults.add(("data", "name"), f"is no data set; {hint(str(name), SOURCES)}")
+    if path is None and faults.find(SOURCES, name or "digits", ("data", "name")) is None:
         return None
-    unknown = [step for step in _named_steps(values) if step not in list(STEPS)]
-    for step in unknown:
-        faults.add(("data", "partition"), f"is no partition; {hint(str(step), STEPS)}")
+    unknown = [step for step in _named_steps(values) if faults.find(STEPS, step, ("data", "partition")) is None]
     loader, stepped = _parts(name, path, values)
     form = DIVISION.joined(stepped).joined(loader)
     read, wrong = form.read(values)
@@ -172,9 +170,18 @@ def data_form(values: Mapping[str, Any]) -> Form:
 
 def _parts(name: str | None, path: str | None, values: Mapping[str, Any]) -> tuple[Form, Form]:
     """The keys of the source, and those of the steps of the partition."""
-    known = _source_form(name or "digits") if (name or "digits") in SOURCES else Form("", {})
-    steps = [step for step in _named_steps(values) if step in list(STEPS)]
-    return _file_form() if path is not None else known, _steps_form(steps)
+    steps = _steps_form([step for step in _named_steps(values) if _there(STEPS, step)])
+    if path is not None:
+        return _file_form(), steps
+    return _source_form(name or "digits") if _there(SOURCES, name or "digits") else Form("", {}), steps
+
+
+def _there(register: Register[Any], name: Any) -> bool:
+    """Whether something has this name, or can be had by this path."""
+    try:
+        return isinstance(name, str) and register.find(name) is not None
+    except ConfigError:
+        return False
 
 
 def _named_steps(values: Mapping[str, Any]) -> list[Any]:
@@ -200,7 +207,7 @@ def _home(key: str, method: Any) -> str:
 
 
 def _source_form(name: str) -> Form:
-    return Form.of(SOURCES[name].load, f"the data {name!r}")
+    return Form.of(SOURCES.find(name).load, f"the data {name!r}")
 
 
 def _file_form() -> Form:
@@ -214,5 +221,5 @@ def _loader_form(plan: DataPlan) -> Form:
 def _steps_form(steps: Sequence[str]) -> Form:
     form = Form("the partition", {})
     for step in steps:
-        form = form.joined(Form.of(STEPS[step], step))
+        form = form.joined(Form.of(STEPS.find(step), step))
     return form

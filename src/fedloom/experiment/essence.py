@@ -117,11 +117,11 @@ _SECTIONS: dict[str, Callable[[Mapping[str, Any]], Form]] = {
     "model": _model,
     "prior": _always(Prior),
     "method": _method,
-    "selection": _always(SelectionPlan),
+    "selection": _always(SelectionPlan, "options"),
     "schedule": _always(Schedule),
     "fleet": _fleet,
     "stream": _always(Stream),
     "channel": _channel,
     "evaluation": _always(Evaluation, "reference"),
-    "execution": _always(Execution),
+    "execution": _always(Execution, "options"),
 }

@@ -23,7 +23,6 @@ from fedloom.experiment.faults import Faults, about
 from fedloom.experiment.forms import Form, spoken
 from fedloom.experiment.sections import (
     SECTIONS,
-    Execution,
     ModelPlan,
     Top,
     method_form,
@@ -272,7 +271,7 @@ class Experiment:
             **({} if self.stream is None else {"stream": self.stream.written()}),
             **channel,
             "evaluation": evaluations[0] if len(evaluations) == 1 else evaluations,
-            "execution": spoken(vars(self.execution), Form.of(Execution, "")),
+            "execution": self.execution.resolved(),
         }
 
     def arguments(self) -> dict[str, Any]:
@@ -287,7 +286,7 @@ class Experiment:
             "channel": self.channel,
             "evaluate": self.evaluations,
             **self._priors(),
-            **vars(self.execution),
+            **self.execution.arguments(_sure(self.top.rounds)),
         }
 
     def run(
@@ -316,7 +315,7 @@ class Experiment:
     def prepared(self, label: str | None = None) -> Prepared:
         """The run, checked as a whole and ready to begin."""
         self.check()
-        execution = vars(self.execution)
+        execution = self.execution.arguments(_sure(self.top.rounds))
         return Prepared(
             self.setting(),
             _sure(self.top.rounds),

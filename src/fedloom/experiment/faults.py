@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
 
 from fedloom.errors import ConfigError, FedloomError, Unfit
 from fedloom.experiment.settings import Settings
 from fedloom.experiment.words import value_text
+from fedloom.register import OWN, Register
 from fedloom.types import Key
+
+E = TypeVar("E")
 
 
 class Faults:
@@ -25,6 +29,17 @@ class Faults:
         shown = "" if value is None or isinstance(value, dict) else f" = {value_text(value)}"
         place = self.settings.place(key)
         self.texts.append(f"{f'{place}: ' if place else ''}{name}{shown} {what}")
+
+    def find(self, register: Register[E], name: Any, key: Key) -> E | None:
+        """What a name, or the import path of the user's own, stands for; a fault and None if it stands for nothing."""
+        if not isinstance(name, str) or (OWN not in name and name not in register):
+            self.add(key, f"is no {register.kind}; {register.hint(str(name))}")
+            return None
+        try:
+            return register.find(name)
+        except ConfigError as error:
+            self.add(key, f"cannot be had: {error.__cause__ or error}")
+            return None
 
     @contextmanager
     def collecting(self, *keys: Key) -> Iterator[None]:

@@ -42,6 +42,8 @@ class Form:
 
     title: str
     fields: dict[str, Field]
+    open: bool = False
+    """Whether it takes other settings too, whatever they are."""
 
     @staticmethod
     def of(taker: Callable[..., Any], title: str, skip: Collection[str] = ()) -> Form:
@@ -50,7 +52,7 @@ class Form:
 
     def joined(self, other: Form) -> Form:
         """The fields of both; those of this one win."""
-        return Form(self.title, {**other.fields, **self.fields})
+        return Form(self.title, {**other.fields, **self.fields}, self.open or other.open)
 
     def read(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """All fields, given or by default, and for each key that cannot be what is wrong with it."""
@@ -63,7 +65,7 @@ class Form:
                 key = str(one["loc"][0]) if one["loc"] else ""
                 wrong.setdefault(key, self._explain(key, one, given.get(key)))
             return {}, wrong
-        return {name: getattr(model, name) for name in self.fields}, wrong
+        return {name: getattr(model, name) for name in self.fields} | (model.model_extra or {}), wrong
 
     def _plain(self, key: str, value: Any) -> Any:
         """With "none" as None, and a single value as a list of one, where the field takes these."""
@@ -88,7 +90,8 @@ class Form:
     @cached_property
     def _model(self) -> type[BaseModel]:
         fields: dict[str, Any] = {field.name: (field.annotation, field.default) for field in self.fields.values()}
-        return create_model("Settings", __config__=_STRICT, **fields)
+        config: ConfigDict = {**_STRICT, "extra": "allow"} if self.open else _STRICT
+        return create_model("Settings", __config__=config, **fields)
 
 
 def spoken(values: Mapping[str, Any], form: Form) -> dict[str, Any]:
@@ -134,13 +137,14 @@ def _attribute_texts(cls: type) -> dict[str, str]:
 @cache
 def _form(taker: Callable[..., Any], title: str, skip: tuple[str, ...]) -> Form:
     """Made once: reading a class's source and compiling a model take longer than all that is done with them."""
-    hints = get_type_hints(taker, include_extras=True)
+    made = isinstance(taker, type) and not dataclasses.is_dataclass(taker)
+    hints = get_type_hints(taker.__init__ if made else taker, include_extras=True)
     meanings = field_meanings(taker) if isinstance(taker, type) else {}
     parameters = inspect.signature(taker).parameters.values()
     fields = {
-        p.name: Field(p.name, hints[p.name], _default(p), meanings.get(p.name, ""))
+        p.name: Field(p.name, hints.get(p.name, Any), _default(p), meanings.get(p.name, ""))
         for p in parameters
-        if p.name not in skip and p.kind is not inspect.Parameter.VAR_KEYWORD
+        if p.name not in skip and p.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     }
     return Form(title, fields)
 

@@ -5,18 +5,20 @@ Each function reads one section, adds to the faults what cannot be, and returns 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
 from fedloom.channel import TRANSFORMS, Channel, Transform
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import FLEETS, Distribution, Fleet
 from fedloom.engine.schedule import Schedule
-from fedloom.engine.selection import Selection, selection_for
+from fedloom.engine.selection import SELECTIONS, BySize, Selection, Uniform, counts, selection_for
 from fedloom.errors import ConfigError
+from fedloom.execution import EXECUTORS, TOLD, executor_for
 from fedloom.experiment.faults import Faults
-from fedloom.experiment.forms import Field, Form, spoken
+from fedloom.experiment.forms import NONE, Field, Form, spoken
 from fedloom.experiment.words import hint
 from fedloom.federation.data import FederatedData
 from fedloom.federation.losses import LOSSES
@@ -24,6 +26,7 @@ from fedloom.federation.metrics import METRICS, base_name
 from fedloom.federation.networks import NETWORKS
 from fedloom.federation.streams import Stream
 from fedloom.methods import REGISTER, Method, lookup
+from fedloom.register import OWN
 from fedloom.types import Count, Fraction, Key, NonNegative
 
 ALL_UP_TO, USUAL = 20, 10
@@ -81,7 +84,7 @@ class Prior:
 class Execution:
     """Where the work is done, and what happens when something goes wrong."""
 
-    executor: Literal["auto", "serial", "processes", "ray"] = "auto"
+    executor: Annotated[str, EXECUTORS] = "auto"
     """In this process, in worker processes, whichever is faster, or on a Ray cluster; the results are the same."""
     workers: Count | None = None
     """How many worker processes; none: one for each core."""
@@ -95,36 +98,59 @@ class Execution:
     """Rounds between checkpoints; none: by the clock."""
     checkpoint_seconds: NonNegative = 30.0
     """Seconds between checkpoints, unless they go by rounds."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of an executor of the user's own."""
+
+    def arguments(self, rounds: int) -> dict[str, Any]:
+        """What ``train`` is to be told."""
+        told = {key: value for key, value in vars(self).items() if key != "options"}
+        if self.options:
+            told["executor"] = executor_for(self.executor, rounds, self.workers, self.ray_address, **self.options)
+        return told
+
+    def resolved(self) -> dict[str, Any]:
+        """The section with nothing left open."""
+        told = {key: value for key, value in vars(self).items() if key != "options"}
+        return spoken(told | self.options, _EXECUTION)
+
+
+_EXECUTION = Form.of(Execution, "the execution", skip=("options",))
 
 
 @dataclass(frozen=True)
 class SelectionPlan:
     """Who takes part in a round, before it is known how many clients there are."""
 
-    name: Literal["uniform", "size", "all"] | None = None
+    name: Annotated[str, SELECTIONS] | None = None
     """Each client as likely as any other, in proportion to its rows, or everybody."""
     per_round: Count | None = None
     """How many clients take part in a round."""
     fraction: Fraction | None = None
     """Which share of the clients takes part in a round."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of a selection of the user's own."""
 
     def settled(self, clients: int) -> tuple[str, int]:
         """The selection's name and the number a round, for so many clients."""
         wanted = self.per_round
         if self.fraction is not None:
             wanted = max(1, round(self.fraction * clients))
-        if self.name == "all" or (wanted is None and clients <= ALL_UP_TO):
-            return "all", clients
-        return self.name or "uniform", wanted or USUAL
+        name = self.name or "uniform"
+        rule = SELECTIONS.find(name)
+        if not counts(rule):
+            return name, clients
+        if wanted is None and clients <= ALL_UP_TO:
+            return "all" if rule in (Uniform, BySize) else name, clients
+        return name, wanted or USUAL
 
     def make(self, clients: int) -> Selection:
         """The selection."""
-        return selection_for(*self.settled(clients))
+        return selection_for(*self.settled(clients), **self.options)
 
     def resolved(self, clients: int) -> dict[str, Any]:
         """The section with nothing left open."""
         name, count = self.settled(clients)
-        return {"name": name} if name == "all" else {"name": name, "per_round": count}
+        return {"name": name} | ({"per_round": count} if counts(SELECTIONS.find(name)) else {}) | self.options
 
 
 @dataclass(frozen=True)
@@ -157,8 +183,7 @@ class ModelPlan:
     def resolved(self, loss: str) -> dict[str, Any]:
         """The section with nothing left open."""
         assert self.name is not None
-        form = network_form(self.name) if self.name in NETWORKS else Form("", {})
-        return {"name": self.name, "loss": loss, **spoken(self.options, form)}
+        return {"name": self.name, "loss": loss, **spoken(self.options, network_form(self.name))}
 
 
 def read_top(values: Mapping[str, Any], faults: Faults) -> Top | None:
@@ -180,34 +205,29 @@ def read_top(values: Mapping[str, Any], faults: Faults) -> Top | None:
 def read_method(values: dict[str, Any], faults: Faults) -> tuple[str, Method | None]:
     """The method's name, and the method."""
     name = values.get("name", "fedavg")
-    if isinstance(name, str) and ":" in name:
-        try:
-            lookup(name)
-        except ConfigError as error:
-            faults.add(("method", "name"), f"cannot be had: {error.__cause__ or error}")
-            return "", None
-    elif _name(values, ("method",), REGISTER, "method", faults, "fedavg") is None:
+    entry = faults.find(REGISTER, name, ("method", "name"))
+    if entry is None:
         return "", None
     read = _read(values, ("method",), method_form(name), faults)
-    return name, None if read is None else lookup(name).cls(**read)
+    return name, None if read is None else entry.cls(**read)
 
 
 def read_model(values: dict[str, Any], faults: Faults) -> ModelPlan | None:
     """The network by name, its options, the loss."""
     options = {key: value for key, value in values.items() if key not in ("name", "loss")}
     loss = values.get("loss", "auto")
-    if loss not in (known := ["auto", *LOSSES]):
-        faults.add(("model", "loss"), f"is no loss; {hint(str(loss), known)}")
+    if loss != "auto":
+        faults.find(LOSSES, loss, ("model", "loss"))
     name = values.get("name")
-    if isinstance(name, str) and ":" in name:
-        return ModelPlan(name, options, loss)
     if name is None:  # until the data are known
         fits = not network_form("lstm").read(options)[1] or _read(options, ("model",), network_form("mlp"), faults)
         return ModelPlan(None, options, loss) if fits else None
-    if _name({"name": name}, ("model",), NETWORKS, "model (nor your own as module:callable)", faults) is None:
+    if faults.find(NETWORKS, name, ("model", "name")) is None:
         return None
-    read = _read({**options, "name": name}, ("model",), network_form(name), faults)
-    return None if read is None else ModelPlan(name, read, loss)
+    read = _read(options, ("model",), network_form(name), faults)
+    if read is None:
+        return None
+    return ModelPlan(name, {key: read[key] for key in options} if OWN in name else read, loss)
 
 
 def read_prior(values: dict[str, Any], faults: Faults) -> Prior | None:
@@ -218,20 +238,26 @@ def read_prior(values: dict[str, Any], faults: Faults) -> Prior | None:
 
 def read_selection(values: dict[str, Any], clients: int | None, faults: Faults) -> SelectionPlan | None:
     """Who takes part of so many clients, if their number is known yet."""
-    form = Form.of(SelectionPlan, "the selection")
-    read = _read(values, ("selection",), form, faults, named=False)
+    name = values.get("name", "uniform")
+    rule = faults.find(SELECTIONS, "uniform" if name == NONE else name, ("selection", "name"))
+    if rule is None:
+        return None
+    form = Form.of(SelectionPlan, "the selection", skip=("options",))
+    own = Form.of(rule, "the selection", skip=("count", *form.fields))
+    read = _read(values, ("selection",), form.joined(own), faults, named=False)
     if read is None:
         return None
+    options = {key: read.pop(key) for key in own.fields}
     if read["per_round"] is not None and read["fraction"] is not None:
         faults.add(("selection", "fraction"), "cannot be beside selection.per_round: keep one of the two")
     for key in ("per_round", "fraction"):
-        if read["name"] == "all" and read[key] is not None:
-            faults.add(("selection", key), "cannot be: the selection is 'all'; choose 'uniform' or 'size'")
+        if read[key] is not None and not counts(rule):
+            faults.add(("selection", key), f"cannot be: the selection is {name!r}; choose 'uniform' or 'size'")
     if clients is not None and (read["per_round"] or 0) > clients:
         faults.add(("selection", "per_round"), f"cannot be: there are {clients} clients; choose 1 to {clients}")
     if read["fraction"] == 0:
         faults.add(("selection", "fraction"), "should be above 0")
-    return SelectionPlan(**read)
+    return SelectionPlan(**read, options=options)
 
 
 def read_schedule(values: dict[str, Any], faults: Faults) -> Schedule | None:
@@ -247,18 +273,16 @@ def read_fleet(values: dict[str, Any], faults: Faults) -> tuple[Fleet, dict[str,
     if read is None:
         return None
     preset = read["preset"]
-    if preset not in FLEETS:
-        faults.add(("fleet", "preset"), f"is no fleet; {hint(preset, FLEETS)}")
+    fleet = faults.find(FLEETS, preset, ("fleet", "preset"))
+    if fleet is None:
         return None
     given = {key: value for key, value in values.items() if key != "preset"}
-    usual = {
-        key: str(value) if isinstance(value, Distribution) else value for key, value in vars(FLEETS[preset]).items()
-    }
+    usual = {key: str(value) if isinstance(value, Distribution) else value for key, value in vars(fleet).items()}
     changed = {key: read[key] for key in given}
     if read["trace"] is not None:
         path = faults.settings.folder_of(("fleet", "trace")) / read["trace"]
         changed["trace"], given["trace"] = str(path), str(path.resolve())
-    fleet = replace(FLEETS[preset], **changed)
+    fleet = replace(fleet, **changed)
     return fleet, {"preset": preset, **spoken(usual | given, form)}
 
 
@@ -280,13 +304,17 @@ def read_channel(values: Any, faults: Faults) -> tuple[Channel, list[dict[str, A
     transforms: list[Transform] = []
     written: list[dict[str, Any]] = []
     for index, step in enumerate(values):
-        name = _name(step, ("channel", index), TRANSFORMS, "step of a channel", faults)
+        name = step.get("name")
         if name is None:
+            faults.add(("channel", index), f"has no name; choose {TRANSFORMS.words()}")
             continue
-        form = Form.of(TRANSFORMS[name], f"the channel step {name!r}")
+        made = faults.find(TRANSFORMS, name, ("channel", index, "name"))
+        if made is None:
+            continue
+        form = Form.of(made, f"the channel step {name!r}")
         read = _read(step, ("channel", index), form, faults)
         if read is not None:
-            transforms.append(TRANSFORMS[name](**read))
+            transforms.append(made(**read))
             written.append({"name": name, **spoken(read, form)})
     return Channel(tuple(transforms)), written
 
@@ -315,12 +343,18 @@ def read_evaluations(values: Any, targets: bool, faults: Faults) -> list[Evaluat
 
 def read_execution(values: dict[str, Any], faults: Faults) -> Execution | None:
     """Where the work is done."""
-    read = _read(values, ("execution",), Form.of(Execution, "the execution"), faults, named=False)
+    chosen = faults.find(EXECUTORS, values.get("executor", "auto"), ("execution", "executor"))
+    if chosen is None:
+        return None
+    shipped = chosen in EXECUTORS.shipped()
+    own = Form("", {}) if shipped else Form.of(chosen, "the executor", skip=(*TOLD, *_EXECUTION.fields))
+    read = _read(values, ("execution",), _EXECUTION.joined(own), faults, named=False)
     if read is None:
         return None
+    options = {key: read.pop(key) for key in own.fields}
     if read["ray_address"] is not None and read["executor"] == "auto":
         faults.add(("execution", "ray_address"), 'goes with executor = "ray"')
-    return Execution(**read)
+    return Execution(**read, options=options)
 
 
 def resolved_evaluation(evaluation: Evaluation, metrics: Sequence[str]) -> dict[str, Any]:
@@ -336,20 +370,23 @@ def method_form(name: str) -> Form:
 
 def foreign(given: Iterable[str], method: str, others: Iterable[str]) -> list[str]:
     """Those of the hyper-parameters given for all methods that this one lacks and one of the others has."""
-    known = {name: set(method_form(name).fields) for name in (method, *others) if name in REGISTER or ":" in name}
+    known = {name: set(method_form(name).fields) for name in (method, *others) if name in REGISTER or OWN in name}
     anywhere: set[str] = set().union(*known.values())
     return [key for key in given if key != "name" and key in anywhere and key not in known.get(method, anywhere)]
 
 
 def network_form(name: str) -> Form:
-    """The options of a network that has a name."""
-    return Form.of(NETWORKS[name], f"the model {name!r}", skip=("shape", "outputs"))
+    """The options of a network: all that it takes after the shape of a row and the number of outputs."""
+    build = NETWORKS.find(name)
+    taken = list(inspect.signature(build).parameters.values())
+    form = Form.of(build, f"the model {name!r}", skip=tuple(parameter.name for parameter in taken[:2]))
+    return replace(form, open=any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken))
 
 
 def _check_evaluation(read: dict[str, Any], at: Key, targets: bool, faults: Faults) -> None:
     for metric in read["metrics"] or ():
-        if base_name(metric) not in METRICS:
-            faults.add((*at, "metrics"), f"has no metric {metric!r}; {hint(metric, METRICS)}")
+        with faults.collecting((*at, "metrics")):
+            METRICS.find(base_name(metric))
     for key in ("split", "adapt_split"):
         if read[key] not in (None, *SPLITS):
             faults.add((*at, key), f"is no split; {hint(read[key], SPLITS)}")
@@ -363,25 +400,6 @@ def _read(values: Mapping[str, Any], at: Key, form: Form, faults: Faults, named:
     for key, what in wrong.items():
         faults.add((*at, key), what)
     return None if wrong else read
-
-
-def _name(
-    values: Mapping[str, Any],
-    at: Key,
-    known: Mapping[str, Any],
-    what: str,
-    faults: Faults,
-    default: str | None = None,
-) -> str | None:
-    """The name that a section gives, if something has that name."""
-    name = values.get("name", default)
-    if name is None:
-        faults.add(at, f"has no name; choose one of {', '.join(known)}")
-    elif not isinstance(name, str) or name not in known:
-        faults.add((*at, "name"), f"is no {what}; {hint(str(name), known)}")
-    else:
-        return name
-    return None
 
 
 def _tables(values: Any, at: Key, faults: Faults) -> bool:

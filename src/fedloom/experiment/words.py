@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
+
+from fedloom.register import Register
+from fedloom.register import hint as hint
+from fedloom.register import nearest as nearest
 
 _WORDS: dict[Any, str] = {
     int: "a whole number",
@@ -25,6 +28,9 @@ def type_words(annotation: Any) -> str:
     """What values a type admits, in words."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
+        for mark in parts[1:]:
+            if isinstance(mark, Register):
+                return mark.words()
         bounds = [text for mark in parts[1:] if (text := _bound(mark))]
         return " ".join([type_words(parts[0]), " and ".join(bounds)]).strip()
     if origin is Literal:
@@ -61,24 +67,6 @@ def choices(annotation: Any) -> tuple[str, ...]:
     if get_origin(annotation) in (Union, types.UnionType):
         return tuple(name for part in get_args(annotation) for name in choices(part))
     return ()
-
-
-def nearest(word: str, names: Iterable[str]) -> str | None:
-    """The name that was probably meant: one that looks alike, or one of the initials ("lr" for "learning rate")."""
-    known = {name.lower().replace("_", "-"): name for name in names}
-    plain = word.lower().replace("_", "-")
-    initials = "".join(part[:1] for part in plain.split("-"))
-    if len(initials) > 1 and initials in known:
-        return known[initials]
-    found = difflib.get_close_matches(plain, known, 1, cutoff=0.5)
-    return known[found[0]] if found else None
-
-
-def hint(word: str, names: Iterable[str]) -> str:
-    """What to say about a name that does not exist: the nearest one, or all there are."""
-    known = list(names)
-    near = nearest(word, known)
-    return f"did you mean {near!r}?" if near else f"there are {', '.join(known) or 'none'}"
 
 
 def value_text(value: object) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedloom.errors import ConfigError
+from fedloom.register import Register
 from fedloom.types import Vector
 
 _MOST = 200
@@ -61,6 +61,15 @@ class Divergence(ABC):
         return theta
 
 
+DIVERGENCES: Register[Divergence] = Register(
+    "h",
+    right=lambda thing: isinstance(thing, Divergence),
+    must_be="an object of a class derived from fedloom.Divergence",
+    own="module:object",
+)
+divergence_for = DIVERGENCES.find
+
+
 @dataclass(frozen=True)
 class Squared(Divergence):
     """h = ‖·‖², so that D_h(θ, θ_p) = ‖θ − θ_p‖²."""
@@ -97,19 +106,10 @@ class Hypentropy(Divergence):
         return (theta.square() + self.b**2).rsqrt()
 
 
-DIVERGENCES: dict[str, Divergence] = {"squared": Squared(), "hypentropy": Hypentropy()}
+DIVERGENCES.register("squared", Squared())
+DIVERGENCES.register("hypentropy", Hypentropy())
 
 
 def register_divergence(name: str, h: Divergence) -> None:
     """Make a user's own h known by name to methods and experiment files of this process."""
-    DIVERGENCES[name] = h
-
-
-def divergence_for(name: str) -> Divergence:
-    """The divergence of that name."""
-    if name not in DIVERGENCES:
-        raise ConfigError(
-            f"there is no h called {name!r}; choose one of {', '.join(DIVERGENCES)}, or make yours known by "
-            "fedloom.register_divergence"
-        )
-    return DIVERGENCES[name]
+    DIVERGENCES.register(name, h)

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedloom.errors import ConfigError
 from fedloom.federation.data import Task
 from fedloom.federation.regularisers import soft_threshold
+from fedloom.register import Register, example_of, named
 
 _NEWTON = 100  # steps that a proximal step may take; it needs about ten
 _HALVINGS = 30
@@ -47,10 +48,19 @@ class Loss(ABC):
         """(∂²ℓ/∂out²)·v of each row, shape (..., rows, columns): how the slope changes when the output moves by v."""
 
 
+LOSSES: Register[Loss] = Register(
+    "loss",
+    entry=named,
+    right=example_of(Loss),
+    must_be="a fedloom.federation.losses.Loss, or a class derived from it",
+    own="module:loss",
+)
+
+
+@LOSSES.register("cross-entropy")
 class CrossEntropy(Loss):
     """−log softmax(out)[y] for labels y = 0, 1, …"""
 
-    name = "cross-entropy"
     tasks = ("classification",)
 
     def rows(self, out: Tensor, y: Tensor) -> Tensor:
@@ -79,10 +89,10 @@ class CrossEntropy(Loss):
         return p * (v - (p * v).sum(-1, keepdim=True))
 
 
+@LOSSES.register("binary")
 class Binary(Loss):
     """−y log σ(out) − (1 − y) log σ(−out) for y of 0 and 1; an unknown label (NaN) does not count."""
 
-    name = "binary"
     tasks = ("binary", "multilabel")
 
     def rows(self, out: Tensor, y: Tensor) -> Tensor:
@@ -118,10 +128,10 @@ class Binary(Loss):
         return p * (1 - p) * v * known / known.sum(-1, keepdim=True).clamp(min=1)
 
 
+@LOSSES.register("hinge")
 class Hinge(Loss):
     """max(0, 1 − s·out) with s = 2y − 1 for y of 0 and 1."""
 
-    name = "hinge"
     tasks = ("binary",)
 
     def rows(self, out: Tensor, y: Tensor) -> Tensor:
@@ -140,10 +150,10 @@ class Hinge(Loss):
         return torch.zeros_like(v)
 
 
+@LOSSES.register("squared")
 class Squared(Loss):
     """½(out − y)²."""
 
-    name = "squared"
     tasks = ("regression", "binary")
     threshold = 0.5
 
@@ -162,10 +172,10 @@ class Squared(Loss):
         return v / y.shape[-1]
 
 
+@LOSSES.register("absolute")
 class Absolute(Loss):
     """|out − y|."""
 
-    name = "absolute"
     tasks = ("regression",)
 
     def rows(self, out: Tensor, y: Tensor) -> Tensor:
@@ -182,7 +192,6 @@ class Absolute(Loss):
         return torch.zeros_like(v)
 
 
-LOSSES: dict[str, Loss] = {loss.name: loss for loss in (CrossEntropy(), Binary(), Hinge(), Squared(), Absolute())}
 _DEFAULT: dict[Task, str] = {
     "classification": "cross-entropy",
     "binary": "binary",
@@ -194,12 +203,11 @@ _DEFAULT: dict[Task, str] = {
 def loss_for(task: Task, name: str = "auto") -> Loss:
     """The loss of that name, or the usual one for the task; refuses a loss that the task has no labels for."""
     name = _DEFAULT[task] if name == "auto" else name
-    if name not in LOSSES:
-        raise ConfigError(f"there is no loss {name!r}; choose one of {', '.join(LOSSES)}")
-    if task not in LOSSES[name].tasks:
+    found = LOSSES.find(name)
+    if task not in found.tasks:
         fitting = ", ".join(loss.name for loss in LOSSES.values() if task in loss.tasks)
         raise ConfigError(f"the loss {name!r} does not fit {task} data; choose one of {fitting}")
-    return LOSSES[name]
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ metrics agree with scikit-learn's, client by client and pooled.
 
 from __future__ import annotations
 
-import difflib
+import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +19,7 @@ from fedloom.errors import ConfigError
 from fedloom.federation.data import Task
 from fedloom.federation.losses import Loss
 from fedloom.federation.scale import Scale
+from fedloom.register import Register, example_of, hint, named
 
 OF = ":"
 """Between a metric and the column that it is of: "mae:PM2.5"."""
@@ -83,6 +84,17 @@ class Metric(ABC):
         return self.value(self.counts(predictions))
 
 
+METRICS: Register[Metric] = Register(
+    "metric",
+    entry=named,
+    right=example_of(Metric),
+    must_be="a fedloom.federation.metrics.Metric, or a class derived from it",
+    own="module:metric",
+    group="fedloom.metrics",
+    order=lambda metric: "regression" in metric.tasks,
+)
+
+
 class RowMean(Metric):
     """A metric that is a mean over rows of something."""
 
@@ -97,10 +109,10 @@ class RowMean(Metric):
         return counts[..., 0] / counts[..., 1]
 
 
+@METRICS.register("accuracy")
 class Accuracy(Metric):
     """The share of rows that are right; of several labels, the mean over rows of the share of known labels."""
 
-    name = "accuracy"
     tasks = ("classification", "binary", "multilabel")
 
     def counts(self, predictions: Predictions) -> Tensor:
@@ -113,10 +125,10 @@ class Accuracy(Metric):
         return counts[..., 0] / counts[..., 1]
 
 
+@METRICS.register("rmse")
 class RootMeanSquare(Metric):
     """The root of the mean squared error of each column, then the mean over columns."""
 
-    name = "rmse"
     tasks = ("regression",)
     higher_is_better = False
 
@@ -128,13 +140,13 @@ class RootMeanSquare(Metric):
         return (counts[..., 0] / counts[..., 1]).sqrt().mean(-1)
 
 
+@METRICS.register("r2")
 class Determination(Metric):
     """R²: 1 − Σ(p − a)²/Σ(a − ā)² of each column, then the mean over columns; undefined for a single row.
 
     A column that does not vary counts 1 when it is met exactly, and else 0.
     """
 
-    name = "r2"
     tasks = ("regression",)
 
     def counts(self, predictions: Predictions) -> Tensor:
@@ -159,8 +171,8 @@ class Confusion(Metric):
 
     tasks = ("classification", "binary", "multilabel")
 
-    def __init__(self, name: str, share: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
-        self.name, self.share = name, share
+    def __init__(self, share: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
+        self.share = share
 
     def counts(self, predictions: Predictions) -> Tensor:
         return confusion(predictions)
@@ -175,10 +187,10 @@ class Confusion(Metric):
         return ratio.sum(-1) / occurs.sum(-1)
 
 
+@METRICS.register("balanced-accuracy")
 class BalancedAccuracy(Metric):
     """The mean over the classes that rows have of the share of their rows that is found; of labels, over 0 and 1."""
 
-    name = "balanced-accuracy"
     tasks = ("classification", "binary", "multilabel")
 
     def counts(self, predictions: Predictions) -> Tensor:
@@ -241,20 +253,11 @@ def _smape(p: Predictions) -> Tensor:
 
 _LABELS: tuple[Task, ...] = ("classification", "binary", "multilabel")
 _NUMBERS: tuple[Task, ...] = ("regression",)
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        Accuracy(),
-        Confusion("f1", lambda hits, alarms, misses: (2 * hits, 2 * hits + alarms + misses)),
-        Confusion("precision", lambda hits, alarms, misses: (hits, hits + alarms)),
-        Confusion("recall", lambda hits, alarms, misses: (hits, hits + misses)),
-        BalancedAccuracy(),
-        RowMean("mae", _NUMBERS, lambda p: (p.out - p.y).abs().mean(-1), higher=False),
-        RootMeanSquare(),
-        RowMean("smape", _NUMBERS, _smape, higher=False),
-        Determination(),
-    )
-}
+METRICS.register("f1", Confusion(lambda hits, alarms, misses: (2 * hits, 2 * hits + alarms + misses)))
+METRICS.register("precision", Confusion(lambda hits, alarms, misses: (hits, hits + alarms)))
+METRICS.register("recall", Confusion(lambda hits, alarms, misses: (hits, hits + misses)))
+METRICS.register("mae", RowMean("mae", _NUMBERS, lambda p: (p.out - p.y).abs().mean(-1), higher=False))
+METRICS.register("smape", RowMean("smape", _NUMBERS, _smape, higher=False))
 _DEFAULT: dict[Task, tuple[str, ...]] = {
     "classification": ("accuracy",),
     "binary": ("accuracy",),
@@ -288,34 +291,53 @@ def metrics_for(task: Task, names: Sequence[str] | None, columns: Sequence[str] 
     """
     chosen: list[Metric] = []
     for name in names or _DEFAULT[task]:
-        base, of, column = name.partition(OF)
-        if base not in METRICS:
-            raise ConfigError(f"there is no metric {base!r}; choose among {', '.join(METRICS)}")
-        metric = METRICS[base]
+        base, column = _parted(name)
+        metric = METRICS.find(base)
         if task not in metric.tasks:
             fitting = ", ".join(m.name for m in METRICS.values() if task in m.tasks)
             raise ConfigError(f"the metric {base!r} does not fit {task} data; choose among {fitting}")
-        numbers = _numbers(name, column, columns) if of else []
-        chosen += [OfColumn(metric, columns[number], number) for number in numbers] if of else [metric]
+        numbers = [] if column is None else _numbers(name, column, columns)
+        chosen += [OfColumn(metric, columns[number], number) for number in numbers] if numbers else [metric]
     return chosen
 
 
 def from_counts(name: str, counts: Tensor) -> float:
     """A metric by name, of all rows that were counted; the loss and the fidelity are means over rows, too."""
-    base = base_name(name)
-    value = METRICS[base].value(counts) if base in METRICS else counts[0] / counts[1]
-    return float(value)
+    metric = _metric(name)
+    return float(counts[0] / counts[1] if metric is None else metric.value(counts))
 
 
 def base_name(name: str) -> str:
     """The metric without the column that it is of."""
-    return name.partition(OF)[0]
+    return _parted(name)[0]
 
 
 def higher_is_better(name: str) -> bool:
     """Whether more of this metric is better."""
+    metric = _metric(name)
+    return metric is not None and metric.higher_is_better
+
+
+def _metric(name: str) -> Metric | None:
+    """The metric that a history calls so; none for the loss and the fidelity, which have no entry."""
     base = base_name(name)
-    return METRICS[base].higher_is_better if base in METRICS else False
+    return METRICS.find(base) if base in METRICS or OF in base else None
+
+
+def _parted(name: str) -> tuple[str, str | None]:
+    """A metric and the column that it is of: "mae", "mae:PM2.5"; or with a user's own, "module:metric:PM2.5"."""
+    base, of, column = name.partition(OF)
+    if of and base not in METRICS and _is_module(base):
+        attribute, of, column = column.partition(OF)
+        base = f"{base}{OF}{attribute}"
+    return base, column if of else None
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _numbers(name: str, column: str, columns: Sequence[str]) -> list[int]:
@@ -328,6 +350,4 @@ def _numbers(name: str, column: str, columns: Sequence[str]) -> list[int]:
         return [list(columns).index(column)]
     if column.isdecimal() and int(column) < len(columns):
         return [int(column)]
-    near = difflib.get_close_matches(column, columns, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"they are {', '.join(columns)}"
-    raise ConfigError(f"the metric {name!r} is of a column that is not there; {hint}")
+    raise ConfigError(f"the metric {name!r} is of a column that is not there; {hint(column, columns)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,15 +12,25 @@ from torch import Tensor, nn
 from fedloom.errors import ConfigError, ModelError
 from fedloom.federation.data import FederatedData
 from fedloom.federation.model import Model
+from fedloom.register import Register
 
 Build = Callable[..., nn.Module]
+NETWORKS: Register[Build] = Register(
+    "model",
+    right=callable,
+    must_be="a callable that takes (shape, outputs) and gives a torch.nn.Module",
+    own="module:callable",
+    group="fedloom.models",
+)
 
 
+@NETWORKS.register("linear")
 def linear(shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.Module:
     """x ↦ Wx + b: linear, logistic or softmax regression, by the loss."""
     return nn.Sequential(nn.Flatten(), nn.Linear(_size(shape), outputs, bias=bias))
 
 
+@NETWORKS.register("mlp")
 def mlp(shape: tuple[int, ...], outputs: int, hidden: Sequence[int] = (100,), activation: str = "relu") -> nn.Module:
     """Fully connected layers of the given widths."""
     act = _activation(activation)
@@ -33,6 +42,7 @@ def mlp(shape: tuple[int, ...], outputs: int, hidden: Sequence[int] = (100,), ac
     return nn.Sequential(*layers, nn.Linear(width, outputs))
 
 
+@NETWORKS.register("lenet")
 def lenet(shape: tuple[int, ...], outputs: int) -> nn.Module:
     """LeNet-5: 5x5 convolutions with 6 and 16 channels, each halved by max pooling, then 120-84-outputs.
 
@@ -74,6 +84,7 @@ class Cells(nn.Module):
         return torch.as_tensor(self.head(self.dense(self.dropout(states[:, -1]))))
 
 
+@NETWORKS.register("lstm")
 def lstm(
     shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: int = 1, dense: int = 0, dropout: float = 0.0
 ) -> nn.Module:
@@ -95,6 +106,7 @@ def lstm(
     return Cells(shape[1], outputs, hidden, layers, dense, dropout)
 
 
+@NETWORKS.register("cnn")
 def cnn(
     shape: tuple[int, ...],
     outputs: int,
@@ -131,9 +143,6 @@ def cnn(
     return network.apply(_truncated_normal) if init == "truncated-normal" else network
 
 
-NETWORKS: dict[str, Build] = {"linear": linear, "mlp": mlp, "lenet": lenet, "cnn": cnn, "lstm": lstm}
-
-
 @dataclass(frozen=True)
 class Recipe:
     """How to build a network: plain values, so that another process can follow it too."""
@@ -144,7 +153,7 @@ class Recipe:
     options: dict[str, Any]
 
     def __call__(self) -> nn.Module:
-        build = NETWORKS.get(self.name) or _imported(self.name)
+        build = NETWORKS.find(self.name)
         try:
             return build(self.shape, self.outputs, **self.options)
         except TypeError as error:
@@ -158,19 +167,6 @@ def build_model(name: str, data: FederatedData, **options: Any) -> Model:
     The user's callable gets the shape of a row and the number of outputs, and the options.
     """
     return Model(Recipe(name, tuple(data.x.shape[1:]), data.outputs, options))
-
-
-def _imported(path: str) -> Build:
-    module, _, attribute = path.partition(":")
-    if not attribute:
-        raise ConfigError(f"there is no model {path!r}; choose one of {', '.join(NETWORKS)}, or give module:callable")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"the model {path!r} cannot be imported: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"the model {path!r} is no callable that takes (shape, outputs)")
-    return found  # type: ignore[no-any-return]
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -18,7 +18,7 @@ from fedloom.types import Positive, State, Vector
 
 @dataclass(frozen=True)
 class Adapting(ServerMethod):
-    """A method whose model is judged after clients have adapted it: φ = θ − α∇f_s(θ), a step with all support rows."""
+    """A method whose model is evaluated after clients have adapted it: φ = θ − α∇f_s(θ), on all support rows."""
 
     evaluates: ClassVar[Literal["global", "personal", "adapted"]] = "adapted"
 

@@ -23,9 +23,17 @@ from fedloom.federation.replies import Replies, Weighting
 from fedloom.federation.residuals import Residuals, reported, settled
 from fedloom.federation.solvers import Inner, SolverName, linear_layer, solver_for
 from fedloom.methods.method import Context, Ints, ServerMethod
+from fedloom.methods.register import register
 from fedloom.types import Count, Fraction, Memory, Message, NonNegative, Positive, State, Vector
 
 
+@register(
+    "admm",
+    family="optimisation",
+    paper="Boyd et al., 2011",
+    summary="exact local solves that agree by dual variables (consensus ADMM)",
+    declaration="fedloom.conformance.declarations.admm:ADMM",
+)
 @dataclass(frozen=True)
 class ADMM(ServerMethod):
     """Clients and server agree by dual variables: minimise Σ p_i f_i(x_i) + g(z) subject to x_i = z for every client.

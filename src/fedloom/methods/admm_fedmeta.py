@@ -24,6 +24,7 @@ from fedloom.federation.schedules import Rate, rate_at
 from fedloom.federation.solvers import Inner
 from fedloom.methods.adapting import MetaLearning, norm, whole_gradient
 from fedloom.methods.method import Context
+from fedloom.methods.register import register
 from fedloom.types import Count, Memory, Message, NonNegative, Positive, State, Vector
 
 _STD = 0.01  # of the dual variables at the start, as the authors' code draws them
@@ -53,7 +54,7 @@ class MetaADMM(MetaLearning):
     y_init: Literal["zero", "normal"] = "zero"
     """y_i at the start: 0, or normal with standard deviation 0.01, cut off at two of them (the authors' code)."""
     gradient_norm: bool = True
-    """Also measure ‖∇F(θ)‖ whenever the model is judged, which costs a meta-gradient of every client."""
+    """Also measure ‖∇F(θ)‖ whenever the model is evaluated, which costs a meta-gradient of every client."""
 
     @abstractmethod
     def local(self, client: Client, theta: Vector, y: Vector, w: Tensor, rho: Tensor) -> Vector:
@@ -142,6 +143,13 @@ class MetaADMM(MetaLearning):
         return drawn.to(like.dtype).view_as(like)
 
 
+@register(
+    "admm-fedmeta",
+    family="meta-learning",
+    paper="Yue et al., MobiHoc 2021",
+    summary="clients agree by dual variables on a start for adaptation, near an earlier model if wished",
+    declaration="fedloom.conformance.declarations.meta_admm:ADMM_FEDMETA",
+)
 @dataclass(frozen=True)
 class ADMMFedMeta(MetaADMM):
     """ADMM-FedMeta: each client takes one step of its subproblem, with a Hessian that two gradients stand in for.
@@ -161,6 +169,13 @@ class ADMMFedMeta(MetaADMM):
         return theta - torch.addcmul(y, w, g).div_(rho)  # (14): θ − (y_i + w_i G_i)/ρ_i
 
 
+@register(
+    "admm-meta-exact",
+    family="meta-learning",
+    paper="Yue et al., MobiHoc 2021",
+    summary="the same, each client's subproblem solved exactly",
+    declaration="fedloom.conformance.declarations.meta_admm:ADMM_META_EXACT",
+)
 @dataclass(frozen=True)
 class ADMMMetaExact(MetaADMM):
     """The ADMM of equations (6) to (10) itself: each client solves its subproblem to a tolerance, by L-BFGS.

@@ -20,6 +20,7 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies
 from fedloom.federation.schedules import Rate
 from fedloom.methods.method import Context
+from fedloom.methods.register import register
 from fedloom.methods.training import LocalSteps
 from fedloom.types import Count, Decay, Memory, Message, NonNegative, State, Vector
 
@@ -144,11 +145,25 @@ class AsynchronousOnline(LocalSteps):
         return (memory["delays"] / memory["visits"]).log().clamp(min=1) if self.dynamic else 1.0
 
 
+@register(
+    "aso-fed",
+    family="asynchronous",
+    paper="Chen et al., IEEE Big Data 2020",
+    summary="clients whose rows keep arriving, each with a model of its own",
+    declaration="fedloom.conformance.declarations.asynchronous:ASO_FED",
+)
 @dataclass(frozen=True)
 class ASOFed(AsynchronousOnline):
     """ASO-Fed as it is meant to be."""
 
 
+@register(
+    "aso-fed-d",
+    family="asynchronous",
+    paper="Chen et al., IEEE Big Data 2020",
+    summary="the same without longer steps for slow clients",
+    declaration="fedloom.conformance.declarations.asynchronous:ASO_FED_D",
+)
 @dataclass(frozen=True)
 class ASOFedD(AsynchronousOnline):
     """ASO-Fed(-D): without the dynamic step, all clients step by η̄."""
@@ -156,6 +171,13 @@ class ASOFedD(AsynchronousOnline):
     dynamic: bool = False
 
 
+@register(
+    "aso-fed-f",
+    family="asynchronous",
+    paper="Chen et al., IEEE Big Data 2020",
+    summary="the same without feature learning at the server",
+    declaration="fedloom.conformance.declarations.asynchronous:ASO_FED_F",
+)
 @dataclass(frozen=True)
 class ASOFedF(AsynchronousOnline):
     """ASO-Fed(-F): without feature learning, the server's model is what (4) makes it."""

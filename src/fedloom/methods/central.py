@@ -10,10 +10,17 @@ from torch import Tensor
 from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies
 from fedloom.methods.method import Context
+from fedloom.methods.register import register
 from fedloom.methods.training import LocalTraining
 from fedloom.types import Memory, Message, State
 
 
+@register(
+    "central",
+    family="baseline",
+    summary="all training data pooled in one place",
+    declaration="fedloom.conformance.declarations.baselines:CENTRAL",
+)
 @dataclass(frozen=True)
 class Central(LocalTraining):
     """Plain training on the pooled rows of all source clients: what one could do if the data were allowed to meet."""

@@ -15,10 +15,18 @@ from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies
 from fedloom.federation.staleness import constant, hinge, polynomial
 from fedloom.methods.method import Context
+from fedloom.methods.register import register
 from fedloom.methods.training import LocalTraining
 from fedloom.types import Fraction, Memory, Message, NonNegative, Positive, State
 
 
+@register(
+    "fedasync",
+    family="asynchronous",
+    paper="Xie, Koyejo and Gupta, 2019",
+    summary="each reply mixed in as it arrives, the older the less",
+    declaration="fedloom.conformance.declarations.asynchronous:FEDASYNC",
+)
 @dataclass(frozen=True)
 class FedAsync(LocalTraining):
     """Every reply is mixed into the model as it arrives, the older the model that it was made from, the less of it.

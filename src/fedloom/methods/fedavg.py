@@ -13,10 +13,18 @@ from torch import Tensor
 from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies, Weighting, weight_by
 from fedloom.methods.method import Context
+from fedloom.methods.register import register
 from fedloom.methods.training import LocalTraining
 from fedloom.types import Memory, Message, State
 
 
+@register(
+    "fedavg",
+    family="averaging",
+    paper="McMahan et al., AISTATS 2017",
+    summary="local training, then an average of the models",
+    declaration="fedloom.conformance.declarations.averaging:FEDAVG",
+)
 @dataclass(frozen=True)
 class FedAvg(LocalTraining):
     """Every selected client trains on its own data from the common model; the server averages what they found.

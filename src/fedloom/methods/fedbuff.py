@@ -16,10 +16,18 @@ from fedloom.federation.replies import Reduce, Replies, Weighting, weight_by
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.federation.staleness import polynomial
 from fedloom.methods.method import Context
+from fedloom.methods.register import register
 from fedloom.methods.training import ClientTraining
 from fedloom.types import State
 
 
+@register(
+    "fedbuff",
+    family="asynchronous",
+    paper="Nguyen et al., AISTATS 2022",
+    summary="a step whenever so many replies are there, whoever they are from",
+    declaration="fedloom.conformance.declarations.asynchronous:FEDBUFF",
+)
 @dataclass(frozen=True)
 class FedBuff(ClientTraining):
     """The server gathers K replies, whoever they are from and however old, and steps by the mean of their moves.

@@ -26,6 +26,7 @@ from fedloom.federation.schedules import Rate, rate_at
 from fedloom.federation.server_optimisers import ServerChoice
 from fedloom.methods.adapting import Adapting, MetaLearning, norm, whole_gradient
 from fedloom.methods.method import Context
+from fedloom.methods.register import register
 from fedloom.methods.training import ClientTraining
 from fedloom.types import Count, Memory, Message, Positive, State, Vector
 
@@ -131,6 +132,13 @@ class FedMeta(ServerChoice, MetaLearning):
         return y - x
 
 
+@register(
+    "fedmeta-maml",
+    family="meta-learning",
+    paper="Chen et al., 2018",
+    summary="a start from which one step on few rows does well",
+    declaration="fedloom.conformance.declarations.meta:FEDMETA_MAML",
+)
 @dataclass(frozen=True)
 class FedMetaMAML(FedMeta):
     """FedMeta(MAML): a common model from which a step of size α on a client's support rows does well on its query."""
@@ -142,6 +150,13 @@ class FedMetaMAML(FedMeta):
         return x, self.alpha
 
 
+@register(
+    "fedmeta-sgd",
+    family="meta-learning",
+    paper="Chen et al., 2018",
+    summary="the same with step sizes that are learnt too (Meta-SGD)",
+    declaration="fedloom.conformance.declarations.meta:FEDMETA_SGD",
+)
 @dataclass(frozen=True)
 class FedMetaSGD(FedMeta):
     """FedMeta(Meta-SGD): the step sizes are learnt too, one for each number of the model."""
@@ -164,6 +179,13 @@ class FedMetaSGD(FedMeta):
         return {**reply, "dx": torch.cat([theta, torch.zeros_like(alpha)], -1)}, memory
 
 
+@register(
+    "fedavg-meta",
+    family="meta-learning",
+    paper="Chen et al., 2018",
+    summary="FedAvg, evaluated after clients have adapted its model",
+    declaration="fedloom.conformance.declarations.meta:FEDAVG_META",
+)
 @dataclass(frozen=True)
 class FedAvgMeta(Adapting, ClientTraining):
     """FedAvg, but evaluated as meta-learning methods are: after clients have adapted the model to their support rows.

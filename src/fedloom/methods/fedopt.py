@@ -31,12 +31,20 @@ from fedloom.federation.server_optimisers import (
     Yogi,
 )
 from fedloom.methods.method import Context
+from fedloom.methods.register import register
 from fedloom.methods.training import ClientTraining
 from fedloom.types import Decay, State
 
 _SERVER_LR: dict[ServerName, float] = {"sgd": 1.0, "momentum": 1.0, "adagrad": 0.1, "yogi": 0.01, "adam": 0.01}
 
 
+@register(
+    "fedopt",
+    family="optimisation",
+    paper="Reddi et al., ICLR 2021",
+    summary="any optimiser of the clients with any optimiser of the server",
+    declaration="fedloom.conformance.declarations.adaptive:FEDOPT",
+)
 @dataclass(frozen=True)
 class FedOpt(ServerChoice, ClientTraining):
     """Algorithm 1: any optimiser of the clients with any optimiser of the server.
@@ -92,6 +100,13 @@ class ServerOptimised(ClientTraining):
         return self.server_opt().step(state, mean, rate_at(self.server_lr, ctx.round))  # ServerOpt
 
 
+@register(
+    "fedavgm",
+    family="optimisation",
+    paper="Hsu et al., 2019",
+    summary="FedAvg with momentum at the server",
+    declaration="fedloom.conformance.declarations.adaptive:FEDAVGM",
+)
 @dataclass(frozen=True)
 class FedAvgM(Heavy, ServerOptimised):
     """FedAvg with momentum at the server: it moves by a fading sum of the mean moves."""
@@ -100,6 +115,13 @@ class FedAvgM(Heavy, ServerOptimised):
         return Momentum(self.beta, self.nesterov)
 
 
+@register(
+    "fedadagrad",
+    family="optimisation",
+    paper="Reddi et al., ICLR 2021",
+    summary="Adagrad at the server: steps that only ever fall",
+    declaration="fedloom.conformance.declarations.adaptive:FEDADAGRAD",
+)
 @dataclass(frozen=True)
 class FedAdagrad(Adaptive, ServerOptimised):
     """The server's v is the sum of all squares: step sizes only ever fall."""
@@ -111,6 +133,13 @@ class FedAdagrad(Adaptive, ServerOptimised):
         return Adagrad(self.beta1, self.tau, self.v_start, self.squares)
 
 
+@register(
+    "fedyogi",
+    family="optimisation",
+    paper="Reddi et al., ICLR 2021",
+    summary="Yogi at the server: steps that rise slowly again",
+    declaration="fedloom.conformance.declarations.adaptive:FEDYOGI",
+)
 @dataclass(frozen=True)
 class FedYogi(Fading, Adaptive, ServerOptimised):
     """The server's v moves towards Δ² by steps in proportion to Δ²: it falls slowly when moves become small."""
@@ -121,6 +150,13 @@ class FedYogi(Fading, Adaptive, ServerOptimised):
         return Yogi(self.beta1, self.tau, self.v_start, self.squares, self.beta2, self.bias_correction)
 
 
+@register(
+    "fedadam",
+    family="optimisation",
+    paper="Reddi et al., ICLR 2021",
+    summary="Adam at the server: steps by a fading average of squares",
+    declaration="fedloom.conformance.declarations.adaptive:FEDADAM",
+)
 @dataclass(frozen=True)
 class FedAdam(Fading, Adaptive, ServerOptimised):
     """The server's v is a fading average of the squares."""

@@ -14,10 +14,18 @@ from torch import Tensor
 from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies, Weighting, weight_by
 from fedloom.methods.method import Context
+from fedloom.methods.register import register
 from fedloom.methods.training import LocalTraining
 from fedloom.types import Memory, Message, NonNegative, State
 
 
+@register(
+    "fedprox",
+    family="optimisation",
+    paper="Li et al., MLSys 2020",
+    summary="local training held near the common model; slow clients may do a part",
+    declaration="fedloom.conformance.declarations.corrections:FEDPROX",
+)
 @dataclass(frozen=True)
 class FedProx(LocalTraining):
     """FedAvg whose clients are held back: each minimises f_k(w) + (μ/2)‖w − wᵗ‖² instead of f_k alone.

@@ -14,9 +14,17 @@ from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies, Weighting, weight_by
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.method import Context, Ints, ServerMethod
+from fedloom.methods.register import register
 from fedloom.types import Memory, Message, State
 
 
+@register(
+    "fedsgd",
+    family="averaging",
+    paper="McMahan et al., AISTATS 2017",
+    summary="one gradient of each client, one step of the server",
+    declaration="fedloom.conformance.declarations.averaging:FEDSGD",
+)
 @dataclass(frozen=True)
 class FedSGD(ServerMethod):
     """Gradient descent on the average loss, its gradient gathered from the clients."""

@@ -10,10 +10,17 @@ from torch import Tensor
 from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies
 from fedloom.methods.method import Context
+from fedloom.methods.register import register
 from fedloom.methods.training import LocalTraining
 from fedloom.types import Memory, Message, State, Vector
 
 
+@register(
+    "local",
+    family="baseline",
+    summary="every client alone, no cooperation",
+    declaration="fedloom.conformance.declarations.baselines:LOCAL",
+)
 @dataclass(frozen=True)
 class Local(LocalTraining):
     """Each client trains its own model on its own data and never sends anything but the word that it is done."""

@@ -21,9 +21,17 @@ from fedloom.federation.replies import Replies, Weighting, weight_by
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.adapting import MetaLearning, norm, whole_gradient
 from fedloom.methods.method import Context, Ints
+from fedloom.methods.register import register
 from fedloom.types import Count, Memory, Message, Positive, State
 
 
+@register(
+    "per-fedavg",
+    family="meta-learning",
+    paper="Fallah et al., NeurIPS 2020",
+    summary="FedAvg on the loss after one step of adaptation",
+    declaration="fedloom.conformance.declarations.meta:PER_FEDAVG",
+)
 @dataclass(frozen=True)
 class PerFedAvg(MetaLearning):
     """FedAvg on F_i(w) = f_i(w − α∇f_i(w)): local steps along the gradient of the loss after one step of adaptation.
@@ -47,7 +55,7 @@ class PerFedAvg(MetaLearning):
     weighting: Weighting = "uniform"
     """ "uniform": the plain mean (the paper); "size": n_k/Σn over the clients that answered."""
     gradient_norm: bool = False
-    """Also measure ‖∇F(w)‖ whenever the model is judged, which costs a meta-gradient of every client."""
+    """Also measure ‖∇F(w)‖ whenever the model is evaluated, which costs a meta-gradient of every client."""
 
     def check(self, problem: Problem) -> None:
         if self.episodes == "split" or self.gradient_norm:
@@ -57,7 +65,7 @@ class PerFedAvg(MetaLearning):
         if self.episodes == "split":  # it depends on how the rows are split
             return None
         each = evaluations_of(rows, self.batch, np.where(rows > 0, self.steps, 0))
-        return each * {"first": 2, "difference": 4, "exact": 5}[self.order]  # to adapt, to judge, second derivatives
+        return each * {"first": 2, "difference": 4, "exact": 5}[self.order]  # to adapt, to evaluate, second derivatives
 
     @property
     def local_batch(self) -> int | None:

@@ -16,10 +16,18 @@ from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.method import Context, Ints
+from fedloom.methods.register import register
 from fedloom.methods.training import LocalSteps
 from fedloom.types import Memory, Message, State
 
 
+@register(
+    "scaffold",
+    family="optimisation",
+    paper="Karimireddy et al., ICML 2020",
+    summary="local steps corrected by control variates: no drift",
+    declaration="fedloom.conformance.declarations.corrections:SCAFFOLD",
+)
 @dataclass(frozen=True)
 class Scaffold(LocalSteps):
     """Local steps corrected by the difference between what all clients and what this client pull towards.

@@ -21,9 +21,17 @@ from fedloom.federation.replies import Replies
 from fedloom.federation.residuals import Residuals, reported, settled
 from fedloom.federation.solvers import linear_layer
 from fedloom.methods.method import Context, ServerMethod
+from fedloom.methods.register import register
 from fedloom.types import Count, Fraction, Memory, Message, NonNegative, Positive, State, Vector
 
 
+@register(
+    "sharing-admm",
+    family="optimisation",
+    paper="Boyd et al., 2011",
+    summary="a linear model of columns that different parties hold (vertical)",
+    declaration="fedloom.conformance.declarations.vertical:SHARING_ADMM",
+)
 @dataclass(frozen=True)
 class SharingADMM(ServerMethod):
     """Parties that hold columns of the same rows fit one linear model: minimise ℓ(Σ A_i x_i) + Σ r_i(x_i).

@@ -1,0 +1,25 @@
+# Written by docs/build.py from the register of methods.
+from fedloom.methods.admm import ADMM as ADMM
+from fedloom.methods.admm_fedmeta import ADMMFedMeta as ADMMFedMeta
+from fedloom.methods.admm_fedmeta import ADMMMetaExact as ADMMMetaExact
+from fedloom.methods.aso_fed import ASOFed as ASOFed
+from fedloom.methods.aso_fed import ASOFedD as ASOFedD
+from fedloom.methods.aso_fed import ASOFedF as ASOFedF
+from fedloom.methods.central import Central as Central
+from fedloom.methods.fedasync import FedAsync as FedAsync
+from fedloom.methods.fedavg import FedAvg as FedAvg
+from fedloom.methods.fedbuff import FedBuff as FedBuff
+from fedloom.methods.fedmeta import FedAvgMeta as FedAvgMeta
+from fedloom.methods.fedmeta import FedMetaMAML as FedMetaMAML
+from fedloom.methods.fedmeta import FedMetaSGD as FedMetaSGD
+from fedloom.methods.fedopt import FedAdagrad as FedAdagrad
+from fedloom.methods.fedopt import FedAdam as FedAdam
+from fedloom.methods.fedopt import FedAvgM as FedAvgM
+from fedloom.methods.fedopt import FedOpt as FedOpt
+from fedloom.methods.fedopt import FedYogi as FedYogi
+from fedloom.methods.fedprox import FedProx as FedProx
+from fedloom.methods.fedsgd import FedSGD as FedSGD
+from fedloom.methods.local import Local as Local
+from fedloom.methods.per_fedavg import PerFedAvg as PerFedAvg
+from fedloom.methods.scaffold import Scaffold as Scaffold
+from fedloom.methods.sharing_admm import SharingADMM as SharingADMM

@@ -1,0 +1,109 @@
+"""One register for every kind: names, import paths, and what other installed packages offer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedloom.errors import ConfigError
+from fedloom.register import Register
+
+PACKAGE = '''
+from dataclasses import dataclass
+
+from fedloom.methods import register
+from fedloom.methods.fedavg import FedAvg
+
+
+def declared():
+    from fedloom.conformance import DECLARATIONS
+
+    return DECLARATIONS["fedavg"]
+
+
+@register("feddyn", family="optimisation", paper="A paper", summary="a newcomer", declaration=declared)
+@dataclass(frozen=True)
+class FedDyn(FedAvg):
+    """A newcomer."""
+
+    alpha: float = 0.1
+    """How much."""
+'''
+SCRIPT = """
+import sys, warnings
+sys.path.append(sys.argv[1])
+import generated
+from fedloom.cli.methods import card
+from fedloom.conformance import DECLARATIONS, check_names
+from fedloom.experiment import Settings, make_experiment
+from fedloom.methods import REGISTER, lookup
+
+assert make_experiment(Settings({"method": {"name": "feddyn", "alpha": 0.5}})).method.alpha == 0.5
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    assert "feddyn" in REGISTER and "broken" not in REGISTER
+    listed = list(REGISTER)
+assert listed.count("feddyn") == 1 and "broken" not in listed and REGISTER["fedavg"].cls.__name__ == "FedAvg"
+texts = sorted(str(one.message) for one in said)
+assert len(texts) == 2 and texts[0].startswith("newcomers offers the method 'broken', which cannot be had: No module")
+assert texts[1].startswith("newcomers offers the method 'fedavg', which cannot be had: there is a method 'fedavg'")
+assert card(lookup("feddyn"))["parameters"][-1]["meaning"] == "How much."
+assert DECLARATIONS["feddyn"] is DECLARATIONS["fedavg"] is DECLARATIONS["newcomers:FedDyn"]
+assert check_names("feddyn") == check_names("fedavg")
+assert "`feddyn`" in generated.register() and "#### `feddyn`" in generated.method_options()
+print("fine")
+"""
+
+
+def numbers() -> Register[int]:
+    return Register("number", right=lambda thing: isinstance(thing, int), must_be="a whole number", own="module:number")
+
+
+def test_what_another_package_offers_is_known_everywhere_and_what_is_broken_is_said_and_breaks_nothing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "newcomers.py").write_text(PACKAGE)
+    info = tmp_path / "newcomers-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: newcomers\nVersion: 1.0\n")
+    points = "feddyn = newcomers:FedDyn\nbroken = no_such_module:Thing\nfedavg = newcomers:FedDyn\n"
+    (info / "entry_points.txt").write_text(f"[fedloom.methods]\n{points}")
+    docs = str(Path(__file__).resolve().parents[1] / "docs")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{SCRIPT}"
+    done = subprocess.run([sys.executable, "-c", code, docs], capture_output=True, text=True, check=False)
+    assert done.stdout == "fine\n", done.stderr
+
+
+def test_a_name_that_is_taken_is_refused_until_it_is_given_back() -> None:
+    register = numbers()
+    register.register("one", 1)
+    with pytest.raises(ConfigError, match="there is a number 'one' already"):
+        register.register("one", 2)
+    register.remove("one")
+    assert register.register("one", 2) == register["one"] == 2
+
+
+def test_things_are_found_by_name_or_path_and_must_be_of_the_kind() -> None:
+    register = numbers()
+    register.register("seven", 7)
+    assert register.find("seven") == 7
+    assert register.find("sys:maxsize") == sys.maxsize
+    assert list(register) == ["seven"]
+    for name, what in (
+        ("sevn", "there is no number 'sevn'; did you mean 'seven'?"),
+        ("x", "there is no number 'x'; there are seven, and your own as module:number"),
+        ("sys:path", "'sys:path' is no number: it must be a whole number"),
+        ("sys:nothing", "the number 'sys:nothing' cannot be imported: module 'sys' has no attribute 'nothing'"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            register.find(name)
+        assert str(refused.value) == what
+
+
+def test_the_register_is_light() -> None:
+    script = "import fedloom.register, fedloom, sys; print([name for name in ('torch',) if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n", done.stderr
