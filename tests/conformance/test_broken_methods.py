@@ -34,7 +34,7 @@ FEDAVG = [
     (broken.MixedStack, "stack-call"),
     (broken.MixedStack, "stack-rounds"),
     (broken.FavouredFirst, "order"),
-    (broken.FavouredFirst, "lost: that limit, clients of equal sizes"),
+    (broken.FavouredFirst, f"lost: {PATH}"),
     (broken.PeekingServer, "sums"),
     (broken.ForeignRandomness, "seeds"),
     (broken.ForeignRandomness, "workers"),
