@@ -22,6 +22,8 @@ from fedloom.conformance import (
     quadratics,
 )
 from fedloom.conformance.drive import differing, everything, walking
+from fedloom.conformance.hunting import mutants_of
+from fedloom.conformance.kit import bench
 from fedloom.engine.rounds import Rounds
 from fedloom.errors import ConfigError
 from fedloom.methods import REGISTER, FedAvg, FedSGD, Local, Method, Scaffold
@@ -34,8 +36,7 @@ OPTIMUM = Limit("it finds the optimum", quadratics, lambda known, method: known.
 def sampled(method: str) -> list[str]:
     """One mutant of each kind: of the next method the next one."""
     number = list(REGISTER).index(method)
-    known = DECLARATIONS[method]
-    made = mutants(REGISTER[method].cls(), known.table(torch.float64), [known.batches], known.divisible)
+    known, made = DECLARATIONS[method], mutants_of(bench(method, None, None))
     of_kinds = [[m.name for m in made if m.kind == kind and m.name not in known.equivalent] for kind in EVERYWHERE]
     return [names[number % len(names)] for names in of_kinds if names]
 

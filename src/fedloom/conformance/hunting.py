@@ -13,6 +13,7 @@ from fedloom.conformance.answers import Around, Invariant, Limit, Path, Same
 from fedloom.conformance.claims import Claim, Declaration, Subject
 from fedloom.conformance.kit import Trial, bench, plan
 from fedloom.conformance.mutants import Mutant, mutants
+from fedloom.conformance.problems import classification, quadratics
 from fedloom.errors import ConfigError
 from fedloom.execution import one_thread
 from fedloom.methods import Method
@@ -53,8 +54,10 @@ def mutants_of(subject: Subject) -> list[Mutant]:
     """All mutants of a method on the test bench, the method being watched with all that its claims set."""
     declaration = subject.declaration
     settings = [declaration.batches, *(_set(claim) for claim in declaration.claims)]
+    own = declaration.table is not classification
+    problem = declaration.table(torch.float64) if own else quadratics(unequal=True).problem  # which is cheaper
     with one_thread():
-        return mutants(subject.method, declaration.table(torch.float64), settings, declaration.divisible)
+        return mutants(subject.method, problem, settings, declaration.divisible)
 
 
 def check_mutants(

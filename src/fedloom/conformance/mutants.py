@@ -122,9 +122,10 @@ def mutants(
     of its work.
     """
     options = _options(method, settings)
-    seen = _watched(method, problem, options)
+    seen = Seen()
+    ends = list(_runs(_mutant("watched", method, seen.watching).method, problem, options))
     made = [*_of_fields(method), *_of_parts(method, seen), *_of_functions(method, seen, divisible)]
-    return made + [m for m in _of_sizes(method) if _differs(method, m.method, problem, options)]
+    return made + [m for m in _of_sizes(method) if _differs(ends, _runs(m.method, problem, options))]
 
 
 # Making a mutant
@@ -618,14 +619,6 @@ def _runs(method: Method, problem: Problem, options: Sequence[Mapping[str, Any]]
             yield {}
 
 
-def _differs(sound: Method, mutant: Method, problem: Problem, options: Sequence[Mapping[str, Any]]) -> bool:
+def _differs(sound: list[dict[str, Tensor]], mutant: Iterator[dict[str, Tensor]]) -> bool:
     """Whether a mutant ever comes to another bit than the sound method."""
-    pairs = zip(_runs(sound, problem, options), _runs(mutant, problem, options), strict=True)
-    return any(differing(one, other) for one, other in pairs)
-
-
-def _watched(method: Method, problem: Problem, options: Sequence[Mapping[str, Any]]) -> Seen:
-    seen = Seen()
-    for _ in _runs(_mutant("watched", method, seen.watching).method, problem, options):
-        pass
-    return seen
+    return any(differing(one, other) for one, other in zip(sound, mutant, strict=False))
