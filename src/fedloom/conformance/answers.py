@@ -189,6 +189,8 @@ class Path(Claim):
             at = at.repeat(len(known.clients), 1) if personal else at
             seen = torch.zeros(len(known.clients), dtype=torch.bool)
             for t in range(self.rounds):
+                if off > self.tolerance:
+                    break
                 answered = known.clients if method.layout == "pooled" else accepted(walk, t)
                 walk.step()
                 if len(answered):
@@ -235,6 +237,8 @@ class Same(Claim):
             subject.walking(problem, self.other) as other,
         ):
             for _ in range(self.rounds):
+                if off > self.tolerance:
+                    break
                 one.step()
                 other.step()
                 off = max(off, apart(product(one, clients), product(other, clients)))
@@ -266,6 +270,8 @@ class Invariant(Claim):
         how = {"select": hardship.selection(problem.data.clients), "channel": hardship.channel, "fleet": hardship.fleet}
         with subject.walking(problem, subject.tuned(self.method), seed=self.seed, **how) as walk:
             for t in range(self.rounds):
+                if off > self.tolerance:
+                    break
                 deviation = self._after(walk, t)
                 off = math.inf if math.isnan(deviation) else max(off, deviation)
         return Finding.within(off, self.tolerance, f"greatest deviation in {self.rounds} rounds")

@@ -26,7 +26,7 @@ from fedloom.conformance.drive import (
     product,
 )
 from fedloom.conformance.problems import relabelled
-from fedloom.conformance.taps import OnlySums, Tap, TappedSerial
+from fedloom.conformance.taps import OnlySums, Tap, TappedProblem, TappedSerial
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.run import Run, train
 from fedloom.engine.selection import All, Chosen, Selection
@@ -43,6 +43,7 @@ from fedloom.types import Memory, Message
 Check = Callable[[Subject], Finding]
 
 _ROUGH = Fleet(stragglers=0.4, loss=0.2)
+_FEWEST = 3  # rows of a mini-batch that hardly come twice, in one order, by chance
 
 
 def declared(subject: Subject) -> Finding:
@@ -344,6 +345,23 @@ def sums(subject: Subject) -> Finding:
     return _bits(differing(*ends), "the state of a server that sees only sums")
 
 
+def draws(subject: Subject) -> Finding:
+    """Every round has mini-batches of its own, every epoch an order of its own, and every purpose rows of its own."""
+    method = subject.batches()
+    if method.local_batch is None:
+        return Finding(True, None, "it has no mini-batches")
+    with subject.walking(subject.declaration.table(torch.float32), method) as walk:
+        moment = Moment.after(walk, 2)
+        if not differing(*(_joined(moment, draw=Draw(5, t)) for t in (3, 4))):
+            return Finding(False, 0.0, "two rounds have the same mini-batches")
+        client, received, memory = moment.alone(int(moment.stack().sizes().argmax()))
+        client.problem = tap = TappedProblem.of(client.problem)
+        method.client(client, received, memory)
+        batches = [tap.places(rows, client) for rows in tap.taken if _FEWEST <= len(rows) < int(client.sizes()[0])]
+    again = sum(not one.isdisjoint(other) for i, one in enumerate(batches) for other in batches[:i])
+    return Finding(again == 0, again, f"{again} of {len(batches)} mini-batches of a client are one that it had before")
+
+
 CHECKS: dict[str, Check] = {
     "declared": declared,
     "parameters": parameters,
@@ -362,6 +380,7 @@ CHECKS: dict[str, Check] = {
     "sums": sums,
     "work": work,
     "columns": columns,
+    "draws": draws,
 }
 """The checks that every method goes through, by name."""
 
