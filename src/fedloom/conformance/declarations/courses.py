@@ -185,7 +185,7 @@ class Passes(Claim):
     def _times(self, left: Tensor) -> Tensor:
         """How often each row was left over."""
         whole, short = np.log(1 - _LR / _BATCH), np.log(1 - _LR / (_ROWS % _BATCH))
-        return (left.log() - _EPOCHS * whole) / (short - whole)
+        return torch.as_tensor((left.log() - _EPOCHS * float(whole)) / float(short - whole))
 
 
 @dataclass(frozen=True, eq=False)

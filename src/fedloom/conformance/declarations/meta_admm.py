@@ -123,9 +123,9 @@ def slope_and_distance(known: Known, method: Any, theta: Tensor) -> dict[str, fl
 def drawn_off(before: State, walk: Walk, accepted: Tensor) -> float:
     """After the first round, how far the prices at the start are from normal ones cut off at two deviations of 0.01.
 
-    From (14) and (10), m_i = y_i + ρθ_i = −2w_iG_i + ρθ − y_i⁰, which tells y_i⁰; a solver that is content with everything
-    leaves y_i⁰ as it is. The mean of such numbers is 0, their variance 0.7737 of the uncut one's; of 580 numbers both are
-    known to a tenth.
+    From (14) and (10), m_i = y_i + ρθ_i = −2w_iG_i + ρθ − y_i⁰, which tells y_i⁰; a solver that is content with
+    everything leaves y_i⁰ as it is. The mean of such numbers is 0, their variance 0.7737 of the uncut one's; of 580
+    numbers both are known to a tenth.
     """
     if walk.clocks.round > 1:
         return 0.0
