@@ -21,6 +21,7 @@ from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
+from fedloom.methods.method import Method
 from fedloom.types import State
 
 
@@ -101,20 +102,20 @@ def started(*slots: str) -> Start:
 
 @dataclass(frozen=True, eq=False)
 class Defaults(Claim):
-    """What is not given is as the documentation says, field by field."""
+    """What is not given is as the documentation says, field by field: of a method that was given nothing."""
 
     values: Mapping[str, Any]
     """Of every field, and of other attributes of the class."""
     name: str = "its defaults are those of the documentation"
 
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
-        kind = type(subject.method)
-        names = {f.name for f in fields(kind)} | self.values.keys()  # type: ignore[arg-type]
-        unlike = [name for name in sorted(names) if not self._alike(kind, name)]
+        method = subject.method
+        names = {f.name for f in fields(method)} | self.values.keys()  # type: ignore[arg-type]
+        unlike = [name for name in sorted(names) if not self._alike(method, name)]
         return Finding(not unlike, float(len(unlike)), f"other than documented: {few(unlike)}" if unlike else "all are")
 
-    def _alike(self, kind: type, name: str) -> bool:
-        given, said = getattr(kind, name, ...), self.values.get(name, ...)
+    def _alike(self, method: Method, name: str) -> bool:
+        given, said = getattr(method, name, ...), self.values.get(name, ...)
         return type(given) is type(said) and given == said
 
 
