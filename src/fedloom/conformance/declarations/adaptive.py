@@ -190,7 +190,6 @@ def _line(second: Line, own: Mapping[str, Any]) -> tuple[Claim, ...]:
             squared,
             turn,
             _FALLING,
-            tolerance=1e-10,
             stands=WHO_ANSWERS,
         ),
         Course(
