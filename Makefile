@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: install browser demo test lint pytest bench docs clean
+.PHONY: install browser demo test lint pytest mutants bench docs clean
 
 install: $(STAMP)
 
@@ -37,6 +37,10 @@ test: install browser
 # otherwise make way for everybody else, would starve beside them while Ray's own services run on.
 pytest: install
 	OMP_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/python -m pytest -n 4 --dist worksteal -q
+
+# Every method with one fault after the other: each must fail a check of the conformance kit.
+mutants: install
+	OMP_NUM_THREADS=1 $(BIN)/fedloom check --mutants
 
 bench: install
 	$(BIN)/python -m benchmarks

@@ -13,7 +13,24 @@ from fedloom.engine.engine import Row
 from fedloom.engine.rounds import Rounds
 from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies
-from fedloom.methods import ASOFed, Central, FedAsync, FedAvg, FedBuff, FedSGD, Local
+from fedloom.methods import (
+    ADMM,
+    ADMMFedMeta,
+    ASOFed,
+    Central,
+    FedAdam,
+    FedAsync,
+    FedAvg,
+    FedAvgM,
+    FedBuff,
+    FedProx,
+    FedSGD,
+    Local,
+    Method,
+    PerFedAvg,
+    Scaffold,
+)
+from fedloom.methods.aso_fed import weighted
 from fedloom.methods.method import Context, Ints
 from fedloom.types import Memory, Message, State, Vector
 
@@ -376,3 +393,149 @@ class CollapsingFeatures(ASOFed):
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         after = ASOFed(**{**vars(self), "features": "literal"}).server(state, replies, ctx)
         return {**after, "x": super().server(state, replies, ctx)["x"]}
+
+
+@dataclass(frozen=True)
+class AlwaysBySize(FedProx):
+    """Weighs by size, whatever it was told."""
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        return FedProx(**{**vars(self), "weighting": "size"}).server(state, replies, ctx)
+
+
+@dataclass(frozen=True)
+class FrozenMomentum(FedAvgM):
+    """Takes its server's step size from round 0 for ever."""
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        return super().server(state, replies, replace(ctx, round=0))
+
+
+@dataclass(frozen=True)
+class FrozenAdam(FedAdam):
+    """Takes its server's step size from round 0 for ever."""
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        return super().server(state, replies, replace(ctx, round=0))
+
+
+@dataclass(frozen=True)
+class UsualFall(FedAsync):
+    """Lets old replies fall at the usual pace, whatever a and b say."""
+
+    def worth(self, staleness: Tensor) -> Tensor:
+        return FedAsync(staleness=self.staleness).worth(staleness)
+
+
+@dataclass(frozen=True)
+class AgelessBySize(FedBuff):
+    """Forgets how old replies are where it weighs them by size."""
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        kind = "none" if self.weighting == "size" else self.staleness
+        return FedBuff(**{**vars(self), "staleness": kind}).server(state, replies, ctx)
+
+
+@dataclass(frozen=True)
+class CommonPenalty(ADMM):
+    """Has one penalty for all, whatever it was told."""
+
+    def _rho(self, rho: Tensor, size: Tensor) -> Tensor:
+        return rho
+
+
+@dataclass(frozen=True)
+class AlwaysWarm(ADMM):
+    """Begins where the client was, whatever it was told."""
+
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        return ADMM(**{**vars(self), "warm_start": True}).client(client, received, memory)
+
+
+@dataclass(frozen=True)
+class StopsAtOnce(ADMM):
+    def done(self, state: State) -> bool:
+        return self.stop > 0
+
+
+@dataclass(frozen=True)
+class UsualAdaptation(PerFedAvg):
+    """Adapts by 0.01, whatever α is."""
+
+    def adapt(
+        self, client: Client, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
+    ) -> Vector:
+        return Method.adapt(self, client, state, theta, lr, steps, split)
+
+
+@dataclass(frozen=True)
+class OneBatchForAll(PerFedAvg):
+    """Adapts, judges and bends on the same rows where it should draw three times."""
+
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        x, (rows,) = received["x"], client.batches("train", self.batch, 1)
+        g, times = client.linearise(x, rows)
+        r = client.grad(x - self.alpha * g, rows)
+        return {"dx": -float(self.lr) * (r - self.alpha * times(r))}, memory
+
+
+@dataclass(frozen=True)
+class BareServerStep(Scaffold):
+    """Steps by 1 at the server, whatever it was told."""
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        return Scaffold(**{**vars(self), "server_lr": 1.0}).server(state, replies, ctx)
+
+
+@dataclass(frozen=True)
+class GradientAfterwards(Scaffold):
+    """Renews c by the gradient at y instead of at the server's model."""
+
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        reply, after = super().client(client, received, memory)
+        if self.option == "I":
+            reply = {**reply, "dc": client.grad(received["x"] + reply["dx"]) - memory["c"]}
+        return reply, after
+
+
+@dataclass(frozen=True)
+class WeighedBySize(Scaffold):
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        x = state["x"] + float(self.server_lr) * replies.mean("dx", "size")
+        return {**super().server(state, replies, ctx), "x": x}
+
+
+@dataclass(frozen=True)
+class WholeDelays(ASOFed):
+    """Multiplies by the delay itself, not by its logarithm."""
+
+    def _multiplier(self, memory: Memory) -> float | Tensor:
+        return (memory["delays"] / memory["visits"]).clamp(min=1) if self.dynamic else 1.0
+
+
+@dataclass(frozen=True)
+class OtherAxis(ASOFed):
+    """Takes the soft-max over the inputs of each output."""
+
+    def _features(self, x: Vector, layer: Tensor) -> Vector:
+        start, stop, outputs = layer.tolist()
+        if self.features == "none":
+            return x
+        w = weighted(x[start:stop].view(outputs, -1).T, self.features != "literal").T
+        return torch.cat([x[:start], w.reshape(-1), x[stop:]])
+
+
+@dataclass(frozen=True)
+class FixedDistance(ADMMFedMeta):
+    """Takes its differences at 0.01 where it was told nothing."""
+
+    def local(self, client: Client, theta: Vector, y: Vector, w: Tensor, rho: Tensor) -> Vector:
+        return ADMMFedMeta(**{**vars(self), "delta": self.delta or 0.01}).local(client, theta, y, w, rho)
+
+
+@dataclass(frozen=True)
+class WideStart(ADMMFedMeta):
+    """Draws the first prices ten times as large."""
+
+    def _drawn(self, client: Client, like: Vector) -> Vector:
+        return 10 * super()._drawn(client, like)

@@ -34,7 +34,7 @@ FEDAVG = [
     (broken.MixedStack, "stack-call"),
     (broken.MixedStack, "stack-rounds"),
     (broken.FavouredFirst, "order"),
-    (broken.FavouredFirst, "lost: that limit, clients of equal sizes"),
+    (broken.FavouredFirst, f"lost: {PATH}"),
     (broken.PeekingServer, "sums"),
     (broken.ForeignRandomness, "seeds"),
     (broken.ForeignRandomness, "workers"),
@@ -75,7 +75,41 @@ FEDASYNC = [
     (broken.AveragedBuffer, "known-answer: … or for as much as new ones"),
     (broken.AveragedBuffer, "known-answer: a round of proximal steps follows its closed form, reply by reply"),
 ]
-FEDBUFF = [(broken.DividedByTheWorth, "known-answer: old moves count for less")]
+FEDASYNC += [
+    (broken.UsualFall, "known-answer: … as fast as a says"),
+    (broken.UsualFall, "known-answer: … as fast as a says from b on"),
+]
+FEDBUFF = [
+    (broken.DividedByTheWorth, "known-answer: old moves count for less"),
+    (broken.AgelessBySize, "known-answer: … also with weights by size"),
+]
+FEDPROX = [
+    (broken.AlwaysBySize, "known-answer: proximal momentum follows its recursion, the plain mean too"),
+    (
+        broken.AlwaysBySize,
+        "known-answer: an adaptive μ rises with the loss, and falls after five rounds in which that fell",
+    ),
+]
+SCAFFOLD = [
+    (broken.BareServerStep, "known-answer: every round is Algorithm 1, the clients' controls too (option I)"),
+    (broken.GradientAfterwards, "known-answer: every round is Algorithm 1, the clients' controls too (option I)"),
+    (broken.WeighedBySize, "known-answer: every round is Algorithm 1, the clients' controls too (option I)"),
+]
+FEDAVGM = [(broken.FrozenMomentum, "known-answer: every round follows its recursion")]
+FEDADAM = [(broken.FrozenAdam, "known-answer: every round is its line of Algorithm 2")]
+ADMM = [
+    (broken.CommonPenalty, "known-answer: … with penalties by size, equal weights and over-relaxation"),
+    (broken.AlwaysWarm, "known-answer: … or from where the server is"),
+    (broken.StopsAtOnce, "known-answer: every round is Boyd's, and it stops when both residuals are small"),
+]
+PER_FEDAVG = [
+    (broken.UsualAdaptation, "known-answer: clients adapt by steps of α"),
+    (broken.OneBatchForAll, "known-answer: three independent mini-batches"),
+]
+ADMM_FEDMETA = [
+    (broken.FixedDistance, "known-answer: … with differences of gradients at the distance 1/(k + 100)"),
+    (broken.WideStart, "known-answer: prices at the start are normal, and cut off"),
+]
 ASO_FED = [
     (broken.RowsOfLongAgo, "known-answer: a move counts for the rows that its client has now among all rows now"),
     (broken.MovedBeforeHeard, "quantised: the server moves by what the clients remember to have moved"),
@@ -90,6 +124,9 @@ ASO_FED = [
     ),
     (broken.TheOtherOrder, "lost: every visit is Algorithm 2"),
     (broken.CollapsingFeatures, "known-answer: feature learning keeps the norm of every input"),
+    (broken.WholeDelays, "known-answer: … with longer steps for clients that are slow"),
+    (broken.OtherAxis, "known-answer: … with features weighted before they are handed out"),
+    (broken.OtherAxis, "known-answer: … as it is printed"),
 ]
 BROKEN = {
     "fedavg": FEDAVG,
@@ -99,6 +136,13 @@ BROKEN = {
     "own": MEMORY,
     "fedasync": FEDASYNC,
     "fedbuff": FEDBUFF,
+    "fedprox": FEDPROX,
+    "scaffold": SCAFFOLD,
+    "fedavgm": FEDAVGM,
+    "fedadam": FEDADAM,
+    "admm": ADMM,
+    "per-fedavg": PER_FEDAVG,
+    "admm-fedmeta": ADMM_FEDMETA,
     "aso-fed": ASO_FED,
 }
 CASES = [(name, method, check) for name, cases in BROKEN.items() for method, check in cases]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ from fedloom.cli.display import make_console, say
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedloom.conformance import Outcome
+    from fedloom.conformance import MutantOutcome, Outcome
     from fedloom.methods import Entry
 
 Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
@@ -64,17 +65,26 @@ def card(entry: Entry) -> dict[str, Any]:
 def check(
     names: Annotated[list[str] | None, typer.Argument(metavar="METHOD…", help="Which ones; all unless given.")] = None,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="CHECK", help="Only checks of this kind; repeatable.")
+        list[str] | None, typer.Option(metavar="CHECK", help="Only checks (or mutants) of this kind; repeatable.")
     ] = None,
+    mutants: Annotated[
+        bool, typer.Option("--mutants", help="Run it on mutants of the methods instead: each must fail a check.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Run the conformance kit: every method against problems with a known answer. Exit code 1 when a check fails."""
+    """Run the conformance kit: every method against problems with a known answer. Exit code 1 when a check fails.
+
+    With --mutants it is the kit that is checked: of each method, mutants with one fault each are made, and the exit
+    code is 1 when one of them passes every check.
+    """
     from fedloom.conformance import check_methods
     from fedloom.methods import REGISTER, lookup
     from fedloom.storage.files import plain
 
     chosen = [lookup(name).name for name in names or REGISTER]
     console = make_console()
+    if mutants:
+        return _hunt(chosen, only or None, console, as_json)
     outcomes = check_methods(chosen, only or None, None if as_json else partial(_verdict, console))
     failed = sum(not outcome.passed for outcome in outcomes)
     if as_json:
@@ -83,6 +93,44 @@ def check(
         say(console, f"{len(outcomes)} checks, {f'{failed} failed' if failed else 'all passed'}")
     if failed:
         raise typer.Exit(1)
+
+
+def _hunt(names: list[str], only: list[str] | None, console: Console, as_json: bool) -> None:
+    """Methods are done side by side, each in a process of its own, and told of in their order."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    from fedloom.conformance import check_mutants
+
+    outcomes = []
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        for found in pool.map(partial(check_mutants, only=only), names):
+            outcomes += found
+            for outcome in [] if as_json else found:
+                _fate(console, outcome)
+    survivors = sum(not outcome.passed for outcome in outcomes)
+    if as_json:
+        rows = [asdict(outcome) | {"passed": outcome.passed} for outcome in outcomes]
+        typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+    else:
+        excused = sum(outcome.excuse is not None for outcome in outcomes)
+        say(console, f"{len(outcomes)} mutants, {excused} excused, {survivors} that should not have survived")
+    if survivors:
+        raise typer.Exit(1)
+
+
+def _fate(console: Console, outcome: MutantOutcome) -> None:
+    """One line for each mutant."""
+    from rich.text import Text
+
+    if outcome.killed_by is None:
+        words = ("excused", "yellow") if outcome.passed else ("SURVIVED", "bold red")
+        rest = outcome.detail
+    else:
+        words = ("killed", "green") if outcome.passed else ("KILLED THOUGH EXCUSED", "bold red")
+        rest = f"by {outcome.killed_by}"
+    console.print(Text.assemble(words, f"  {outcome.method}  {outcome.mutant}: {rest}"), soft_wrap=True)
+    console.file.flush()
 
 
 def _verdict(console: Console, outcome: Outcome) -> None:

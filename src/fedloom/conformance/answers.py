@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -162,7 +162,7 @@ class Path(Claim):
     """Every round is what theory says: ``step`` maps where the method was to where it must be next.
 
     Where it is known whose replies are accepted (sampled clients, lost and late replies), ``step`` gets the problem
-    with these clients alone, and of a personal method their models alone.
+    with these clients alone, and of a personal method their models alone. Its method has numbers for schedules.
     """
 
     name: str
@@ -189,15 +189,25 @@ class Path(Claim):
             at = at.repeat(len(known.clients), 1) if personal else at
             seen = torch.zeros(len(known.clients), dtype=torch.bool)
             for t in range(self.rounds):
+                if off > self.tolerance:
+                    break
                 answered = known.clients if method.layout == "pooled" else accepted(walk, t)
                 walk.step()
                 if len(answered):
                     where = answered if personal else ...
-                    at[where] = self.step(known.only(answered), method, at[where])
+                    at[where] = self.step(known.only(answered), in_round(method, t), at[where])
                     seen[answered] = True
                 who = known.clients[seen]
                 off = max(off, apart(product(walk, who), at[who] if personal else at))
         return Finding.within(off, self.tolerance, f"greatest distance from the path in {self.rounds} rounds")
+
+
+def in_round(method: Method, t: int) -> Any:
+    """The method with the number of round t in the place of every schedule "exponential:LR:FACTOR"."""
+    texts = {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]
+    falling = {name: text.split(":")[1:] for name, text in texts.items() if str(text).startswith("exponential:")}
+    numbers = {name: float(lr) * float(factor) ** t for name, (lr, factor) in falling.items()}
+    return replace(method, **numbers)  # type: ignore[type-var]
 
 
 def accepted(walk: Walk, t: int) -> Tensor:
@@ -227,6 +237,8 @@ class Same(Claim):
             subject.walking(problem, self.other) as other,
         ):
             for _ in range(self.rounds):
+                if off > self.tolerance:
+                    break
                 one.step()
                 other.step()
                 off = max(off, apart(product(one, clients), product(other, clients)))
@@ -258,6 +270,8 @@ class Invariant(Claim):
         how = {"select": hardship.selection(problem.data.clients), "channel": hardship.channel, "fleet": hardship.fleet}
         with subject.walking(problem, subject.tuned(self.method), seed=self.seed, **how) as walk:
             for t in range(self.rounds):
+                if off > self.tolerance:
+                    break
                 deviation = self._after(walk, t)
                 off = math.inf if math.isnan(deviation) else max(off, deviation)
         return Finding.within(off, self.tolerance, f"greatest deviation in {self.rounds} rounds")

@@ -27,7 +27,7 @@ from fedloom.conformance.drive import (
     replies_to,
 )
 from fedloom.conformance.problems import relabelled
-from fedloom.conformance.taps import Tap, TappedSerial
+from fedloom.conformance.taps import Tap, TappedProblem, TappedSerial
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.run import Run, train
 from fedloom.engine.selection import All, Chosen, Selection
@@ -43,6 +43,7 @@ from fedloom.types import Memory, Message
 Check = Callable[[Subject], Finding]
 
 _ROUGH = Fleet(stragglers=0.4, loss=0.2)
+_FEWEST = 3  # rows of a mini-batch that hardly come twice, in one order, by chance
 
 
 def declared(subject: Subject) -> Finding:
@@ -388,6 +389,23 @@ def coordinates(subject: Subject) -> Finding:
     return Finding.within(off, 1e-12, "greatest difference between a step on half the coordinates and half the step")
 
 
+def draws(subject: Subject) -> Finding:
+    """Every round has mini-batches of its own, every epoch an order of its own, and every purpose rows of its own."""
+    method = subject.batches()
+    if method.local_batch is None:
+        return Finding(True, None, "it has no mini-batches")
+    with subject.walking(subject.declaration.table(torch.float32), method) as walk:
+        moment = Moment.after(walk, 2)
+        if not differing(*(_joined(moment, draw=Draw(5, t)) for t in (3, 4))):
+            return Finding(False, 0.0, "two rounds have the same mini-batches")
+        client, received, memory = moment.alone(int(moment.stack().sizes().argmax()))
+        client.problem = tap = TappedProblem.of(client.problem)
+        method.turn(client, received, memory)
+        batches = [tap.places(rows, client) for rows in tap.taken if _FEWEST <= len(rows) < int(client.sizes()[0])]
+    again = sum(not one.isdisjoint(other) for i, one in enumerate(batches) for other in batches[:i])
+    return Finding(again == 0, again, f"{again} of {len(batches)} mini-batches of a client are one that it had before")
+
+
 CHECKS: dict[str, Check] = {
     "declared": declared,
     "parameters": parameters,
@@ -408,6 +426,7 @@ CHECKS: dict[str, Check] = {
     "coordinates": coordinates,
     "work": work,
     "columns": columns,
+    "draws": draws,
 }
 """The checks that every method goes through, by name."""
 

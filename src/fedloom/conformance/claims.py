@@ -92,6 +92,8 @@ class Declaration:
     """Whether a slow client can do a part of its work."""
     excused: Mapping[str, str] = field(default_factory=dict)
     """Hardships that no claim speaks of, each with the reason."""
+    equivalent: Mapping[str, str] = field(default_factory=dict)
+    """Mutants that no check can tell from the method, by name, each with the reason."""
     table: Callable[[torch.dtype], Problem] = classification
     """The problem for the checks without a known answer."""
     images: Callable[[], Problem] | None = images
@@ -118,9 +120,13 @@ class Subject:
 
     def full(self) -> Method:
         """The method without mini-batches."""
+        return self.tuned(self.without_batches())
+
+    def without_batches(self) -> dict[str, Any]:
+        """Hyper-parameters for that."""
         names = {f.name for f in fields(self.method)}  # type: ignore[arg-type]
         whole = {"batch": None} if "batch" in names else {}
-        return self.tuned({**self.declaration.batches, **whole, **self.declaration.full})
+        return {**self.declaration.batches, **whole, **self.declaration.full}
 
     def walking(self, problem: Problem, method: Method, **how: Any) -> AbstractContextManager[Walk]:
         """A run at its start."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from torch import Tensor
 
 from fedloom.channel import Transform, deserialise, serialise
 from fedloom.conformance.drive import Ints, differing
 from fedloom.execution import Executor, Serial, Worker
 from fedloom.execution.work import Turn, Work
+from fedloom.federation.client import Client
+from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.types import Memory, Message
 
@@ -58,3 +63,31 @@ class TappedSerial(Executor):
 
     def close(self) -> None:
         self.inner.close()
+
+
+class TappedProblem(Problem):
+    """A problem that notes which rows are asked for."""
+
+    taken: list[list[int]]
+
+    @staticmethod
+    def of(problem: Problem) -> TappedProblem:
+        """The same problem, with a tap."""
+        tapped = copy.copy(problem)
+        tapped.__class__ = TappedProblem
+        assert isinstance(tapped, TappedProblem)
+        tapped.taken = []
+        return tapped
+
+    def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        self.taken.append(rows.reshape(-1).tolist())
+        return super().take(rows)
+
+    def places(self, rows: list[int], client: Client) -> set[tuple[int, ...]]:
+        """Where these rows of a client stand among its training, support or query rows, if they are among such."""
+        found = set()
+        for split in self.data.splits:
+            where = {row: place for place, row in enumerate(client.span(split).rows().tolist())}
+            if all(row in where for row in rows):
+                found.add(tuple(where[row] for row in rows))
+        return found

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedloom.conformance.answers import Exactly, Invariant, Limit, Path
 from fedloom.conformance.claims import Declaration
-from fedloom.conformance.declarations.averaging import WHO_ANSWERS, local_maps, unequal_quadratics
+from fedloom.conformance.declarations.averaging import FALLING, WHO_ANSWERS, local_maps, slopes, unequal_quadratics
+from fedloom.conformance.declarations.courses import ROUNDS, TRAINING, Defaults, Passes
 from fedloom.conformance.drive import Walk, apart
-from fedloom.conformance.problems import Known, agreeing, least_squares, logistic, quadratics
+from fedloom.conformance.problems import Known, least_squares, logistic, quadratics
 
 _STEPS = {"lr": 0.8, "batch": None, "steps": 4}
 _BATCHES = {"lr": 0.1, "batch": 5, "epochs": 2}
@@ -32,6 +34,24 @@ def own_steps(known: Known, method: Any, x: Tensor) -> Tensor:
     return (p @ x.unsqueeze(-1)).squeeze(-1) + q
 
 
+def own_momentum(known: Known, method: Any, x: Tensor) -> Tensor:
+    """The same by Polyak's momentum, which begins anew each round: m ← 0.9m + g, x ← x − ηm."""
+    m = torch.zeros_like(x)
+    for _ in range(method.steps):
+        m = 0.9 * m + slopes(known, x)
+        x = x - method.lr * m
+    return x
+
+
+def pooled_momentum(known: Known, method: Any, x: Tensor) -> Tensor:
+    """The same on the pooled rows."""
+    m = torch.zeros_like(x)
+    for _ in range(method.steps):
+        m = 0.9 * m + known.weights() @ slopes(known, x)
+        x = x - method.lr * m
+    return x
+
+
 def pooled_steps(known: Known, method: Any, x: Tensor) -> Tensor:
     """K gradient steps on the pooled rows."""
     hessian = (known.weights()[:, None, None] * known.hessians).sum(0)
@@ -51,9 +71,10 @@ LOCAL = Declaration(
             "each client follows the closed form of its own steps",
             unequal_quadratics,
             own_steps,
-            _STEPS,
+            {**_STEPS, "lr": FALLING},
             stands=WHO_ANSWERS,
         ),
+        Path("momentum follows its recursion", unequal_quadratics, own_momentum, {**_STEPS, "optimiser": "momentum"}),
         Limit(
             "each client finds its own optimum",
             quadratics,
@@ -66,13 +87,18 @@ LOCAL = Declaration(
         Limit("the same for least squares", least_squares, own_optima, {**_STEPS, "steps": 10}, 120),
         Limit("the same for logistic regression", logistic, own_optima, {**_STEPS, "lr": 4.0, "steps": 10}, 120),
         Invariant("the server learns nothing", lambda: quadratics().problem, server_moved, _STEPS, tolerance=0.0),
+        Passes(),
+        Defaults({**TRAINING, **ROUNDS, "evaluates": "personal"}),
     ),
     batches=_BATCHES,
 )
 
 CENTRAL = Declaration(
     claims=(
-        Path("it is gradient descent on the pooled rows", unequal_quadratics, pooled_steps, _STEPS),
+        Path("it is gradient descent on the pooled rows", unequal_quadratics, pooled_steps, {**_STEPS, "lr": FALLING}),
+        Path(
+            "momentum follows its recursion", unequal_quadratics, pooled_momentum, {**_STEPS, "optimiser": "momentum"}
+        ),
         Limit(
             "it finds the optimum of the pooled rows",
             unequal_quadratics,
@@ -84,13 +110,8 @@ CENTRAL = Declaration(
         ),
         Limit("the same for least squares", least_squares, pooled_optimum, _STEPS, 60),
         Limit("the same for logistic regression", logistic, pooled_optimum, {**_STEPS, "lr": 4.0}, 60),
-        Limit(
-            "mini-batches find the optimum that all clients share",
-            agreeing,
-            pooled_optimum,
-            {"lr": 0.1, "batch": 8},
-            rounds=100,
-        ),
+        Passes(),
+        Defaults({**TRAINING, **ROUNDS}),
     ),
     batches=_BATCHES,
     excused={

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,14 +10,14 @@ from torch import Tensor
 
 from fedloom.conformance.answers import Exactly, Invariant, Limit, OnAverage, Path, Same
 from fedloom.conformance.claims import Declaration
-from fedloom.conformance.declarations.averaging import WHO_ANSWERS, optimum, unequal_quadratics
+from fedloom.conformance.declarations.averaging import FALLING, WHO_ANSWERS, optimum, slopes, unequal_quadratics
+from fedloom.conformance.declarations.courses import ROUNDS, TRAINING, Course, Defaults, Ledger, Passes, started
 from fedloom.conformance.drive import Walk, apart
 from fedloom.conformance.problems import Known, classification, quadratics
-from fedloom.methods import FedAvg, Scaffold
+from fedloom.methods import FedAvg
 
 _DRIFT = {"lr": 0.3, "batch": None, "steps": 4}
 _BATCHES: dict[str, Any] = {"lr": 0.1, "batch": 5, "epochs": 2}
-_FALLING: dict[str, Any] = {"lr": "inverse:0.3:0.1", "batch": None, "steps": 1}
 
 
 def uniform_optimum(known: Known, method: Any) -> Tensor:
@@ -40,6 +41,46 @@ def proximal_steps(known: Known, method: Any, x: Tensor) -> tuple[Tensor, Tensor
 def proximal_round(known: Known, method: Any, x: Tensor) -> Tensor:
     """A round of FedProx on quadratics."""
     return known.weights(method.weighting) @ proximal_steps(known, method, x)[1]
+
+
+def proximal_momentum(known: Known, method: Any, x: Tensor) -> Tensor:
+    """The same by Polyak's momentum: m ← 0.9m + ∇f_i(y) + μ(y − x), y ← y − ηm."""
+    y = x.repeat(len(known.clients), 1)
+    m = torch.zeros_like(y)
+    for _ in range(method.steps):
+        m = 0.9 * m + slopes(known, y) + method.mu * (y - x)
+        y = y - method.lr * m
+    return known.weights(method.weighting) @ y
+
+
+def hopeful(known: Known, method: Any, x: Tensor) -> Ledger:
+    """Before the first round: the μ that was given, and no loss yet."""
+    return Ledger({"x": x, "mu": torch.tensor(method.mu, dtype=torch.float64)}, kept={"loss": float("inf"), "falls": 0})
+
+
+def heuristic_round(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
+    """A round with the paper's heuristic: μ + 0.1 after a loss above the last, μ − 0.1 after five that are not."""
+    some, x, mu = known.only(torch.tensor(heard)), at.state["x"], at.state["mu"]
+    at.state["x"] = proximal_round(some, replace(method, mu=float(mu)), x)
+    parts = [some.rows(client) for client in some.clients]
+    own = torch.stack([(z @ x - y).square().mean() / 2 for z, y in parts])
+    loss, last = float(some.weights(method.weighting) @ own), at.kept["loss"]
+    falls = 0 if loss > last else at.kept["falls"] + 1
+    mu = mu + 0.1 if loss > last else (mu - 0.1).clamp(min=0) if falls == 5 else mu
+    at.state["mu"], at.kept = mu, {"loss": loss, "falls": falls % 5}
+
+
+def algorithm1(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
+    """A round of SCAFFOLD: y ← y − η_l(∇f_i(y) − c_i + c), then c_i, x and c as lines 12 to 17 have them."""
+    some, x, c = known.only(torch.tensor(heard)), at.state["x"], at.state["c"]
+    own = torch.stack([at.memory.get(i, {"c": torch.zeros_like(x)})["c"] for i in heard])
+    y = x.repeat(len(heard), 1)
+    for _ in range(method.steps):
+        y = y - method.lr * (slopes(some, y) - own + c)
+    new = slopes(some, x) if method.option == "I" else own - c + (x - y) / (method.steps * method.lr)
+    at.state["x"] = x + method.server_lr * (y - x).sum(0) / len(heard)
+    at.state["c"] = c + (new - own).sum(0) / len(known.clients)
+    at.memory |= {i: {"c": row} for i, row in zip(heard, new, strict=True)}
 
 
 def envelope_optimum(known: Known, method: Any) -> Tensor:
@@ -70,8 +111,30 @@ FEDPROX = Declaration(
             "proximal steps follow their closed form",
             unequal_quadratics,
             proximal_round,
-            {**_DRIFT, "mu": 0.5},
+            {**_DRIFT, "lr": FALLING, "mu": 0.5},
             stands=WHO_ANSWERS,
+        ),
+        Path(
+            "proximal momentum follows its recursion, the plain mean too",
+            unequal_quadratics,
+            proximal_momentum,
+            {**_DRIFT, "mu": 0.5, "optimiser": "momentum", "weighting": "uniform"},
+        ),
+        Course(
+            "an adaptive μ rises with the loss, and falls after five rounds in which that fell",
+            unequal_quadratics,
+            hopeful,
+            heuristic_round,
+            {"lr": "exponential:3.5:0.8", "batch": None, "steps": 2, "adaptive": True, "weighting": "uniform"},
+            stands=WHO_ANSWERS,
+        ),
+        Course(
+            "… but not below 0",
+            unequal_quadratics,
+            hopeful,
+            heuristic_round,
+            {"lr": 0.1, "batch": None, "steps": 2, "adaptive": True, "mu": 0.05},
+            rounds=12,
         ),
         Limit(
             "with exact proximal steps it minimises the sum of the Moreau envelopes, not of the losses",
@@ -89,10 +152,11 @@ FEDPROX = Declaration(
             _PROXIMAL,
             100,
             1e-11,
-            {"sampled": OnAverage(250), "lost": OnAverage(250), "late": Exactly(100), "quantised": OnAverage(150)},
+            {"quantised": OnAverage(150)},
             optimum,
         ),
         Same("without the proximal term it is FedAvg", classification, {**_BATCHES, "mu": 0.0}, FedAvg(**_BATCHES)),
+        Defaults({**TRAINING, **ROUNDS, "mu": 0.1, "adaptive": False, "weighting": "size"}),
     ),
     batches={**_BATCHES, "mu": 0.5},
 )
@@ -117,35 +181,21 @@ SCAFFOLD = Declaration(
             tolerance=1e-12,
             hardships=_EVERYTHING,
         ),
-        Limit(
-            "a smaller global step finds it too",
+        Course(
+            "every round is Algorithm 1, the clients' controls too (option II)",
             unequal_quadratics,
-            uniform_optimum,
-            {**_DRIFT, "server_lr": 0.5},
-            rounds=600,
-            tolerance=1e-12,
+            started("c"),
+            algorithm1,
+            {**_DRIFT, "lr": "exponential:0.3:0.97", "server_lr": "exponential:0.9:0.98"},
+            stands=WHO_ANSWERS,
         ),
-        Limit(
-            "step sizes that fall from round to round find it too",
-            quadratics,
-            uniform_optimum,
-            {**_DRIFT, "lr": "step:0.3:50:0.8", "server_lr": "cosine:1:0.5:100"},
-            rounds=600,
-            tolerance=1e-12,
-            hardships=_EVERYTHING,
-        ),
-        Same(
-            "a schedule that never changes is its number, bit by bit",
-            classification,
-            {**_BATCHES, "lr": "step:0.1:1000:0.5", "server_lr": "exponential:0.7:1"},
-            Scaffold(**_BATCHES, server_lr=0.7),
-        ),
-        Same(
-            "after one full step the options are the same, also when the step size falls",
-            lambda: unequal_quadratics().problem,
-            {**_FALLING, "option": "I"},
-            Scaffold(**_FALLING, option="II"),
-            tolerance=1e-12,
+        Course(
+            "every round is Algorithm 1, the clients' controls too (option I)",
+            unequal_quadratics,
+            started("c"),
+            algorithm1,
+            {**_DRIFT, "option": "I", "server_lr": 0.7},
+            stands=WHO_ANSWERS,
         ),
         Invariant(
             "c is the mean of the clients' c",
@@ -154,13 +204,8 @@ SCAFFOLD = Declaration(
             _DRIFT,
             stands=(*WHO_ANSWERS, "quantised"),
         ),
-        Same(
-            "after one full step the options are the same",
-            lambda: unequal_quadratics().problem,
-            {"lr": 0.3, "batch": None, "steps": 1, "option": "I"},
-            Scaffold(lr=0.3, batch=None, steps=1, option="II"),
-            tolerance=1e-12,
-        ),
+        Passes(),
+        Defaults({**ROUNDS, "lr": 0.1, "batch": 32, "epochs": 1, "steps": None, "server_lr": 1.0, "option": "II"}),
     ),
     batches=_BATCHES,
 )

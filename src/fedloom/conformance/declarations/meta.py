@@ -6,6 +6,7 @@ On quadratics the loss after adaptation is a quadratic too. With A and b of the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any, cast
@@ -14,18 +15,29 @@ import torch
 from torch import Tensor
 
 from fedloom.conformance.answers import Around, Exactly, Limit, OnAverage, Path, Same
-from fedloom.conformance.claims import Declaration
+from fedloom.conformance.claims import Claim, Declaration
 from fedloom.conformance.declarations.averaging import (
     WHO_ANSWERS,
+    averaged_step,
     biased_limit,
     optimum,
     unequal_problem,
     unequal_quadratics,
 )
+from fedloom.conformance.declarations.courses import (
+    ROUNDS,
+    TRAINING,
+    Adapts,
+    AdaptsInPasses,
+    Defaults,
+    Episodes,
+    Reported,
+    one_by_one,
+)
 from fedloom.conformance.drive import Walk, apart
-from fedloom.conformance.problems import Known, agreeing, classification, quadratics
+from fedloom.conformance.problems import Known, agreeing, classification, logistic, quadratics
 from fedloom.federation.problem import Problem
-from fedloom.methods import FedAdam, FedAvg, FedMetaMAML, FedMetaSGD, FedSGD
+from fedloom.methods import FedAdam, FedAvg, FedAvgM, FedMetaMAML, FedMetaSGD, FedSGD
 from fedloom.types import State
 
 F64 = torch.float64
@@ -132,6 +144,95 @@ def biased_meta_limit(known: Known, method: Any) -> Tensor:
     return found
 
 
+# Adaptation, figures, and what no quadratic shows
+
+
+def adapted_by(known: Known, method: Any, state: State, x: Tensor, lr: float | None, steps: int | None) -> Tensor:
+    """Steps of size α on the support: as many as in training, unless the user wishes others."""
+    alpha = method.alpha if lr is None else lr
+    p, q = adaptation(known, alpha, getattr(method, "inner_steps", 1) if steps is None else steps)
+    return p @ x + q
+
+
+def adapted_by_learnt(
+    known: Known, method: Any, state: State, x: Tensor, lr: float | None, steps: int | None
+) -> Tensor:
+    """The same with the step sizes that were learnt, one for each number of the model."""
+    a, b = quadratic(known, "support")
+    alpha, found = (state["x"][len(x) :] if lr is None else lr), x.repeat(len(a), 1)
+    for _ in range(method.inner_steps if steps is None else steps):
+        found = found - alpha * ((a @ found.unsqueeze(-1)).squeeze(-1) - b)
+    return found
+
+
+def adapted_by_momentum(
+    known: Known, method: Any, state: State, x: Tensor, lr: float | None, steps: int | None
+) -> Tensor:
+    """Steps by Polyak's momentum: m ← 0.9m + g, φ ← φ − αm."""
+    (a, b), found = quadratic(known, "support"), x.repeat(len(known.clients), 1)
+    m = torch.zeros_like(found)
+    for _ in range(method.adapt_steps if steps is None else steps):
+        m = 0.9 * m + (a @ found.unsqueeze(-1)).squeeze(-1) - b
+        found = found - (method.alpha if lr is None else lr) * m
+    return found
+
+
+def slope_after_adaptation(known: Known, method: Any, theta: Tensor) -> dict[str, float]:
+    """‖Σ w_i ∇F_i(θ)‖, exact whatever the method's order."""
+    g = meta_gradients(known, replace(method, order="exact"), theta)
+    return {"gradient_norm": float((weights(known, method) @ g).norm())}
+
+
+def differences(known: Known, method: Any, theta: Tensor) -> Tensor:
+    """Each client's meta-gradient on logistic regression by central differences, r − α(∇f_s(θ + δr) − ∇f_s(θ − δr))/2δ.
+
+    ``theta`` is one for all or one a client. Step sizes that are learnt stand inside of the brackets, with r.
+    """
+    inside, outside = (method.alpha, 1.0) if hasattr(method, "learn_alpha") else (1.0, method.alpha)
+    found = []
+    for client, at in zip(known.clients, theta.expand(len(known.clients), -1), strict=True):
+
+        def slope(x: Tensor, split: str, client: Tensor = client) -> Tensor:
+            z, y = known.rows(client, split)
+            return z.T @ (torch.sigmoid(z @ x) - y) / len(y)
+
+        r = slope(at - method.alpha * slope(at, "support"), "query")
+        shift = method.delta * inside * r
+        found.append(r - outside * (slope(at + shift, "support") - slope(at - shift, "support")) / (2 * method.delta))
+    return torch.stack(found)
+
+
+def difference_step(known: Known, method: Any, theta: Tensor) -> Tensor:
+    """θ − β Σ w_i G_i with these."""
+    slope: Tensor = weights(known, method) @ differences(known, method, theta)
+    return theta - slope * float(method.lr)
+
+
+def local_difference_steps(known: Known, method: Any, theta: Tensor) -> Tensor:
+    """The mean of where τ steps of each client with these end."""
+    own = theta.repeat(len(known.clients), 1)
+    for _ in range(method.steps):
+        own = own - method.lr * differences(known, method, own)
+    return weights(known, method) @ own
+
+
+def pass_off(before: State, walk: Walk, accepted: Tensor) -> float:
+    """How far a meta-step is from a pass in mini-batches over the support and one of its own over the query.
+
+    With rows along the axes θ_j moves by β(1 − α/b)²/(3b′)·(θ_j − y_j), b and b′ being the rows of its two batches: of
+    the 11 rows three are in the batches of three that are left over, and these are not the same three rows twice.
+    """
+    method, optimum = cast(FedMetaMAML, walk.setting.method), one_by_one().optimum
+    n = len(optimum)
+    moved = (before["x"] - walk.state["x"])[:n] / (float(method.lr) * (before["x"][:n] - optimum))
+    pairs = [(b, c) for b in (3, 4) for c in (3, 4)]
+    values = torch.tensor([(1 - method.alpha / b) ** 2 / (3 * c) for b, c in pairs], dtype=F64)
+    off, which = (moved.unsqueeze(-1) - values).abs().min(-1)
+    inner, judged = ([pairs[int(k)][side] == 3 for k in which] for side in (0, 1))
+    right = sum(inner) == sum(judged) == 3 and inner != judged
+    return float(off.max()) if right else float("inf")
+
+
 # The declarations
 
 
@@ -144,11 +245,74 @@ def judged_on_all(dtype: torch.dtype = F64) -> Problem:
 
 
 EVERY_HARDSHIP = (*WHO_ANSWERS, "quantised")
-_WANDERS = {"sampled": OnAverage(400), "lost": OnAverage(400), "late": Exactly(150), "quantised": OnAverage(200)}
-_SHARED = {name: Exactly(400) for name in EVERY_HARDSHIP}
+_WANDERS = {"quantised": OnAverage(200)}
+_SHORT = 6
 _MAML: dict[str, Any] = {"alpha": 0.4, "lr": 0.5}
+_FALLING: dict[str, Any] = {"alpha": 0.4, "lr": "exponential:0.5:0.97"}
 _SMALL: dict[str, Any] = {"alpha": 0.1, "batch": 3, "inner_steps": 2, "lr": 0.1}
 _FROM_ALL: dict[str, Any] = {"alpha": NOTHING, "weighting": "size"}
+_DIFFERENCE: dict[str, Any] = {"alpha": 0.4, "order": "difference", "delta": 0.7}
+_MOMENTUM: dict[str, Any] = {"beta": 0.8, "nesterov": True}
+_ADAM: dict[str, Any] = {"beta1": 0.8, "beta2": 0.9, "tau": 0.05, "v_start": 0.3, "squares": "mean"}
+_ADAM |= {"bias_correction": "flower"}
+_PASS: dict[str, Any] = {"alpha": 0.8, "lr": 0.5, "batch": 4}
+_OPEN = ("batch", "beta", "nesterov", "beta1", "beta2", "tau", "v_start", "squares", "bias_correction")
+_GIVEN: dict[str, Any] = {**ROUNDS, "evaluates": "adapted", "alpha": 0.1, "order": "exact", **dict.fromkeys(_OPEN)}
+_FEDMETA = {**_GIVEN, "lr": 0.3, "inner_steps": 1, "delta": 0.01, "meta_step": "server", "optimiser": "sgd"}
+_FEDMETA |= {"server_optimiser": "sgd", "weighting": "uniform", "gradient_norm": False}
+
+
+def _served(own: Mapping[str, Any]) -> tuple[Claim, ...]:
+    """Where nothing is adapted the meta-gradient is that of the query, and the server is that of another method."""
+    full: dict[str, Any] = {"lr": 1.0, "batch": None, "steps": 1}
+    return (
+        Same(
+            "with no inner step it is FedSGD on the query",
+            judged_on_all,
+            {**_FROM_ALL, **own, "lr": 0.5},
+            FedSGD(lr=0.5),
+            _SHORT,
+        ),
+        Same(
+            "… with the server's momentum it is FedAvgM",
+            judged_on_all,
+            {**_FROM_ALL, **own, "lr": 0.05, "server_optimiser": "momentum", **_MOMENTUM},
+            FedAvgM(**full, server_lr=0.05, **_MOMENTUM),
+            _SHORT,
+            tolerance=1e-12,
+        ),
+        Same(
+            "… and with the server's Adam it is FedAdam",
+            judged_on_all,
+            {**_FROM_ALL, **own, "lr": "exponential:0.05:0.9", "server_optimiser": "adam", **_ADAM},
+            FedAdam(**full, server_lr="exponential:0.05:0.9", **_ADAM),
+            _SHORT,
+            tolerance=1e-12,
+        ),
+    )
+
+
+def _shown(own: Mapping[str, Any]) -> tuple[Claim, ...]:
+    """What is seen only where losses are no quadratics, and in mini-batches, and what the history tells."""
+    return (
+        Path(
+            "differences are of gradients at the distance δ",
+            logistic,
+            difference_step,
+            {**_DIFFERENCE, **own, "lr": 0.5},
+            rounds=5,
+        ),
+        Around("mini-batches are a pass over each half", lambda: one_by_one().problem, pass_off, {**_PASS, **own}, 8),
+        AdaptsInPasses({**own, "batch": 4, "lr": 0.1}),
+        Reported(
+            "the history tells the norm of the gradient",
+            unequal_quadratics,
+            slope_after_adaptation,
+            {**_MAML, **own, "inner_steps": 3, "weighting": "query", "gradient_norm": True, "order": "first"},
+        ),
+        Defaults({**_FEDMETA, **({"learn_alpha": True} if own else {})}),
+    )
+
 
 FEDMETA_MAML = Declaration(
     claims=(
@@ -156,16 +320,10 @@ FEDMETA_MAML = Declaration(
             "it is gradient descent on the loss after adaptation",
             unequal_quadratics,
             meta_step,
-            _MAML,
+            _FALLING,
             stands=WHO_ANSWERS,
         ),
         Path("the same with three inner steps", unequal_quadratics, meta_step, {**_MAML, "inner_steps": 3}),
-        Path(
-            "differences of gradients are exact there",
-            unequal_quadratics,
-            meta_step,
-            {**_MAML, "order": "difference", "delta": 0.5},
-        ),
         Path(
             "without second derivatives it follows their absence",
             unequal_quadratics,
@@ -183,54 +341,34 @@ FEDMETA_MAML = Declaration(
             "clients that step alone and are averaged come to the same",
             unequal_quadratics,
             meta_step,
-            {**_MAML, "meta_step": "client"},
+            {**_FALLING, "meta_step": "client", "weighting": "size"},
         ),
         Path(
             "clients that step by Adam follow its first step",
             unequal_quadratics,
             meta_adam_step,
             {**_MAML, "lr": 0.01, "meta_step": "client", "optimiser": "adam", "weighting": "query"},
-            stands=WHO_ANSWERS,
         ),
         Limit(
             "it finds the best start for adaptation",
-            unequal_quadratics,
-            meta_optimum,
-            _MAML,
-            300,
-            1e-11,
-            not_at=lambda known, method: known.minimiser("uniform"),
-        ),
-        Limit(
-            "that limit, clients of equal sizes",
             quadratics,
             meta_optimum,
             _MAML,
             300,
             1e-11,
-            {**_WANDERS, "late": Exactly(600)},
+            _WANDERS,
+            not_at=lambda known, method: known.minimiser("uniform"),
         ),
-        Limit(
-            "mini-batches find what all clients share",
-            agreeing,
-            lambda known, method: known.optimum,
-            {**_SMALL, "lr": 0.4},
-            300,
-            1e-9,
-            _SHARED,
-        ),
-        Same("with no inner step it is FedSGD on the query", judged_on_all, {**_FROM_ALL, "lr": 0.5}, FedSGD(lr=0.5)),
-        Same(
-            "… and with the server's Adam it is FedAdam",
-            judged_on_all,
-            {**_FROM_ALL, "lr": 0.05, "server_optimiser": "adam", "beta1": 0.8},
-            FedAdam(lr=1.0, batch=None, steps=1, server_lr=0.05, beta1=0.8),
-            tolerance=1e-12,
-        ),
+        *_served({}),
+        *_shown({}),
+        Adapts("clients adapt as they trained", unequal_quadratics, adapted_by, {**_MAML, "inner_steps": 4}),
     ),
     batches=_SMALL,
     divisible=False,
 )
+
+_EVERY: dict[str, Any] = {**_SMALL, "lr": "exponential:0.1:0.9", "order": "first", "meta_step": "client"}
+_EVERY |= {"optimiser": "adam", "weighting": "query"}
 
 FEDMETA_SGD = Declaration(
     claims=(
@@ -239,7 +377,7 @@ FEDMETA_SGD = Declaration(
             unequal_problem,
             joint_step_off,
             {"alpha": 0.4, "lr": 0.1},
-            60,
+            30,
             stands=WHO_ANSWERS,
         ),
         Same(
@@ -247,43 +385,70 @@ FEDMETA_SGD = Declaration(
             classification,
             {**_SMALL, "learn_alpha": False},
             FedMetaMAML(**_SMALL),
+            _SHORT,
             tolerance=1e-12,
         ),
         Same(
-            "with no inner step it is FedSGD on the query",
-            judged_on_all,
-            {**_FROM_ALL, "lr": 0.5, "learn_alpha": False},
-            FedSGD(lr=0.5),
+            "… with every option",
+            classification,
+            {**_EVERY, "learn_alpha": False},
+            FedMetaMAML(**_EVERY),
+            _SHORT,
+            tolerance=1e-12,
         ),
+        *_served({"learn_alpha": False}),
+        *_shown({"learn_alpha": False}),
         Limit(
-            "with step sizes that stay, mini-batches find what all clients share",
+            "with step sizes that stay it finds what all clients share",
             agreeing,
             lambda known, method: known.optimum,
-            {**_SMALL, "lr": 0.4, "learn_alpha": False},
+            {**_MAML, "learn_alpha": False},
             300,
             1e-9,
             {"quantised": Exactly(400)},
+        ),
+        Adapts(
+            "clients adapt with the step sizes that were learnt",
+            unequal_quadratics,
+            adapted_by_learnt,
+            {**_MAML, "inner_steps": 4},
         ),
     ),
     batches=_SMALL,
     divisible=False,
 )
 
-_DRIFT = {"lr": 0.8, "batch": None, "steps": 4}
+_DRIFT: dict[str, Any] = {"lr": 0.8, "batch": None, "steps": 4}
 _LOCAL: dict[str, Any] = {"lr": 0.1, "batch": 5, "epochs": 2}
+_LOCALLY: dict[str, Any] = {**_LOCAL, "lr": "exponential:0.1:0.9", "optimiser": "momentum", "weighting": "uniform"}
+_FITTED: dict[str, Any] = {"alpha": 0.3, "adapt_steps": 2}
 
 FEDAVG_META = Declaration(
     claims=(
-        Same("it trains as FedAvg does, bit by bit", classification, _LOCAL, FedAvg(**_LOCAL)),
-        Limit(
-            "it ends where FedAvg ends",
-            quadratics,
-            biased_limit,
-            _DRIFT,
-            60,
-            1e-11,
-            {**_WANDERS, "late": Exactly(60)},
-            optimum,
+        Same("it trains as FedAvg does, bit by bit", classification, _LOCALLY, FedAvg(**_LOCALLY), _SHORT),
+        Path(
+            "K local steps follow their closed form", unequal_quadratics, averaged_step, _DRIFT, 10, stands=WHO_ANSWERS
+        ),
+        Limit("it ends where FedAvg ends", quadratics, biased_limit, _DRIFT, 60, 1e-11, _WANDERS, optimum),
+        Adapts("clients adapt by steps of α", unequal_quadratics, adapted_by, {**_DRIFT, "alpha": 0.3}),
+        Adapts(
+            "clients adapt by momentum",
+            unequal_quadratics,
+            adapted_by_momentum,
+            {**_DRIFT, **_FITTED, "adapt_optimiser": "momentum"},
+        ),
+        AdaptsInPasses({"lr": 0.1, "adapt_batch": 4}),
+        Defaults(
+            {
+                **TRAINING,
+                **ROUNDS,
+                "evaluates": "adapted",
+                "alpha": 0.1,
+                "weighting": "size",
+                "adapt_steps": 1,
+                "adapt_batch": None,
+                "adapt_optimiser": "sgd",
+            }
         ),
     ),
     batches=_LOCAL,
@@ -294,13 +459,18 @@ _META_DRIFT: dict[str, Any] = {"alpha": 0.4, "lr": 0.5, "steps": 4}
 PER_FEDAVG = Declaration(
     claims=(
         Path(
-            "local steps follow their closed form", unequal_quadratics, local_meta_step, _META_DRIFT, stands=WHO_ANSWERS
-        ),
-        Path(
-            "Hessian-free local steps are exact there",
+            "local steps follow their closed form",
             unequal_quadratics,
             local_meta_step,
-            {**_META_DRIFT, "order": "difference", "delta": 0.5},
+            {**_META_DRIFT, "lr": "exponential:0.5:0.97"},
+            stands=WHO_ANSWERS,
+        ),
+        Path(
+            "Hessian-free local steps are of gradients at the distance δ",
+            logistic,
+            local_difference_steps,
+            {**_DIFFERENCE, "lr": 0.5, "steps": 2},
+            rounds=5,
         ),
         Path(
             "first-order local steps follow theirs",
@@ -324,28 +494,44 @@ PER_FEDAVG = Declaration(
             _WANDERS,
             meta_optimum,
         ),
-        Limit(
-            "one local step finds the optimum",
-            unequal_quadratics,
-            meta_optimum,
-            {**_META_DRIFT, "steps": 1},
-            300,
-            1e-11,
-        ),
+        Episodes("mini-batches of the halves: one to adapt, one to be judged on", frozenset({0, 2})),
+        Episodes("three independent mini-batches", frozenset({0, 1, 2}), {"episodes": "independent"}),
         Limit(
             "independent mini-batches find what all clients share",
             agreeing,
             lambda known, method: known.optimum,
             {"alpha": 0.1, "lr": 0.1, "steps": 4, "batch": 4, "episodes": "independent"},
             rounds=300,
-            hardships=_SHARED,
         ),
         Same(
             "with no inner step it is FedAvg with the step size β",
             judged_on_all,
             {**_FROM_ALL, "lr": 0.3, "steps": 3},
             FedAvg(lr=0.3, batch=None, steps=3),
+            _SHORT,
             tolerance=1e-12,
+        ),
+        Adapts("clients adapt by steps of α", unequal_quadratics, adapted_by, _META_DRIFT),
+        Reported(
+            "the history tells the norm of the gradient",
+            unequal_quadratics,
+            slope_after_adaptation,
+            {**_META_DRIFT, "weighting": "size", "gradient_norm": True},
+        ),
+        Defaults(
+            {
+                **ROUNDS,
+                "evaluates": "adapted",
+                "alpha": 0.1,
+                "order": "exact",
+                "lr": 0.1,
+                "steps": 10,
+                "batch": None,
+                "episodes": "split",
+                "delta": 0.01,
+                "weighting": "uniform",
+                "gradient_norm": False,
+            }
         ),
     ),
     batches={"alpha": 0.1, "lr": 0.1, "steps": 4, "batch": 3},

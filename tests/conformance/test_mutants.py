@@ -1,0 +1,148 @@
+"""Every method has mutants with one fault each, and the kit sees them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from conformance.own_methods import CONTROLLED, Controlled
+from fedloom.cli import app
+from fedloom.conformance import (
+    DECLARATIONS,
+    Declaration,
+    Limit,
+    MutantOutcome,
+    check_mutants,
+    classification,
+    mutants,
+    quadratics,
+)
+from fedloom.conformance.drive import differing, everything, walking
+from fedloom.conformance.hunting import mutants_of
+from fedloom.conformance.kit import bench
+from fedloom.engine.rounds import Rounds
+from fedloom.errors import ConfigError
+from fedloom.methods import REGISTER, FedAvg, FedSGD, Local, Method, Scaffold
+
+EVERYWHERE = ("reply", "state", "memory", "effort", "work", "model", "personal")
+"""Kinds of which one mutant of each method is tried here, another for each method; all are in ``make mutants``."""
+OPTIMUM = Limit("it finds the optimum", quadratics, lambda known, method: known.optimum, {"lr": 0.5}, rounds=100)
+
+
+def sampled(method: str) -> list[str]:
+    """One mutant of each kind: of the next method the next one."""
+    number = list(REGISTER).index(method)
+    known, made = DECLARATIONS[method], mutants_of(bench(method, None, None))
+    of_kinds = [[m.name for m in made if m.kind == kind and m.name not in known.equivalent] for kind in EVERYWHERE]
+    return [names[number % len(names)] for names in of_kinds if names]
+
+
+def names_of(method: Method) -> set[str]:
+    return {mutant.name for mutant in mutants(method, classification())}
+
+
+def end(method: Method, rounds: int = 3) -> dict[str, torch.Tensor]:
+    with walking(Rounds, classification(), method) as walk:
+        for _ in range(rounds):
+            walk.step()
+        return everything(walk)
+
+
+@pytest.mark.parametrize("method", REGISTER)
+def test_the_kit_sees_mutants_of_a_registered_method(method: str) -> None:
+    outcomes = check_mutants(method, only=sampled(method))
+    assert outcomes
+    assert [outcome.mutant for outcome in outcomes if not outcome.passed] == []
+
+
+def test_the_kit_sees_mutants_of_a_method_that_a_user_brings() -> None:
+    outcomes = check_mutants("own", Controlled, CONTROLLED, only=["memory", "reply dc: sign", "reply dx: sign"])
+    assert {"memory c: not kept", "memory c: settled though lost", "reply dc: sign"} <= {o.mutant for o in outcomes}
+    assert [outcome.mutant for outcome in outcomes if not outcome.passed] == []
+
+
+def test_every_hyper_parameter_has_a_mutant_that_ignores_it_and_one_with_another_default() -> None:
+    names = names_of(FedAvg())
+    fields = ("lr", "batch", "epochs", "steps", "optimiser", "weighting")
+    assert {f"{name} ignored" for name in fields} <= names
+    assert {name.partition(":")[0] for name in names if name.startswith("default")} == {f"default {f}" for f in fields}
+    assert {name for name in names if "frozen" in name} == {"lr frozen at round 0"}
+
+
+def test_what_a_method_does_not_have_cannot_go_wrong() -> None:
+    assert not {
+        name for name in names_of(FedSGD()) if name.startswith(("memory", "done", "adapt", "draw", "staleness"))
+    }
+    assert {name for name in names_of(Local()) if name.startswith(("reply", "state"))} == set()
+    assert "memory c: settled though lost" in names_of(Scaffold())
+
+
+@pytest.mark.parametrize("name", ["lr ignored", "memory c: settled though lost", "memory: moved by what was computed"])
+def test_a_mutant_is_the_method_where_its_fault_does_not_matter(name: str) -> None:
+    sound = Scaffold(batch=5)
+    (mutant,) = [m for m in mutants(sound, classification(), [{}]) if m.name == name]
+    assert differing(end(sound), end(mutant.method)) == []
+
+
+@pytest.mark.parametrize("name", ["lr ignored", "memory c: not kept", "sizes: count where they should not"])
+def test_a_mutant_is_not_the_method_where_its_fault_matters(name: str) -> None:
+    sound = Scaffold(batch=5)
+    (mutant,) = [m for m in mutants(sound, classification(), [{}]) if m.name == name]
+    settings = {"lr": 0.3}
+    assert differing(end(replace(sound, **settings)), end(replace(mutant.method, **settings)))  # type: ignore[type-var]
+
+
+def test_a_mutant_that_no_check_sees_survives_unless_it_is_excused() -> None:
+    (outcome,) = check_mutants("mine", FedSGD, [OPTIMUM], only=["weighting ignored"])
+    assert outcome.killed_by is None
+    assert not outcome.passed
+    excused = Declaration((OPTIMUM,), equivalent={"weighting ignored": "clients are of equal sizes"})
+    (outcome,) = check_mutants("mine", FedSGD, excused, only=["weighting ignored"])
+    assert outcome.passed
+    assert outcome.detail == "clients are of equal sizes"
+
+
+def test_an_excuse_for_a_mutant_that_is_seen_fails() -> None:
+    excused = Declaration((OPTIMUM,), equivalent={"reply g: sign": "both directions are downhill"})
+    (outcome,) = check_mutants("mine", FedSGD, excused, only=["reply g: sign"])
+    assert outcome.killed_by is not None
+    assert not outcome.passed
+
+
+def test_an_excuse_for_a_mutant_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no such mutant"):
+        check_mutants("mine", FedSGD, Declaration((OPTIMUM,), equivalent={"reply h: sign": "?"}))
+
+
+def test_outcomes_of_mutants_are_reported_as_they_come() -> None:
+    seen: list[MutantOutcome] = []
+    outcomes = check_mutants("fedsgd", only=["reply"], report=seen.append)
+    assert seen == outcomes
+    assert {outcome.kind for outcome in outcomes} == {"reply"}
+
+
+def test_the_command_line_tells_who_kills_each_mutant() -> None:
+    run = CliRunner().invoke(app, ["check", "fedsgd", "--mutants", "--only", "reply"])
+    assert run.exit_code == 0, run.output
+    assert "killed  fedsgd  reply g: sign: by known-answer" in run.output
+    assert "4 mutants, 0 excused, 0 that should not have survived" in run.output
+    run = CliRunner().invoke(app, ["check", "fedsgd", "--mutants", "--only", "reply g: zero", "--json"])
+    (row,) = json.loads(run.output)
+    assert row["mutant"] == "reply g: zero"
+    assert row["passed"] is True
+
+
+@dataclass(frozen=True)
+class Hidden(FedSGD):
+    """Its own field is used nowhere."""
+
+    unused: float = 1.0
+
+
+def test_a_hyper_parameter_that_nothing_depends_on_survives() -> None:
+    outcomes = check_mutants("fedsgd", Hidden, only=["unused ignored"])
+    assert [outcome.passed for outcome in outcomes] == [False]
