@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,15 @@ from fedloom.conformance.drive import (
     everything,
     few,
     product,
+    walking,
 )
 from fedloom.conformance.problems import relabelled
+from fedloom.conformance.staggered import Staggered
 from fedloom.conformance.taps import OnlySums, Tap, TappedProblem, TappedSerial
-from fedloom.engine.fleet import Fleet
+from fedloom.engine.arrivals import Arrivals
+from fedloom.engine.fleet import Distribution, Fleet
 from fedloom.engine.run import Run, train
+from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import All, Chosen, Selection
 from fedloom.errors import ConfigError
 from fedloom.execution import Executor, Processes, Serial
@@ -345,6 +349,30 @@ def sums(subject: Subject) -> Finding:
     return _bits(differing(*ends), "the state of a server that sees only sums")
 
 
+def asynchronous(subject: Subject) -> Finding:
+    """Replies that are taken as they arrive, most of them old, end where a loop written by hand does, in float64."""
+    method, problem = subject.full(), subject.declaration.table(torch.float64)
+    if method.needs_rounds is not None:
+        return Finding(True, None, f"it needs rounds: {method.needs_rounds}")
+    if method.layout == "pooled":
+        return Finding(True, None, "a pool has nobody to wait for")
+    fleet, off, oldest = Fleet(delay_up=Distribution("uniform", 10.0, 100.0)), 0.0, 0
+    ticks = fleet.travel(np.arange(problem.data.clients), 0, 0, 0).tolist()
+    for buffer in (1, 3):
+        by_hand, schedule = Staggered(problem, method, ticks, buffer), Schedule("async", buffer=buffer)
+        with walking(Arrivals, problem, method, fleet=fleet, schedule=schedule) as walk:
+            for _ in range(3):
+                walk.step()
+            by_hand.run(walk.clocks.server_steps)
+            expected = {f"state {key}": value for key, value in by_hand.state.items()}
+            for client, memory in by_hand.memories.items():
+                expected |= {f"memory {key} of client {client}": value[0] for key, value in memory.items()}
+            off = max(off, difference(everything(walk), expected))
+        oldest = max(oldest, *by_hand.staleness)
+    finding = Finding.within(off, 1e-10, f"greatest difference from a loop by hand, replies up to {oldest} steps old")
+    return replace(finding, passed=finding.passed and oldest > 0)
+
+
 def draws(subject: Subject) -> Finding:
     """Every round has mini-batches of its own, every epoch an order of its own, and every purpose rows of its own."""
     method = subject.batches()
@@ -381,6 +409,7 @@ CHECKS: dict[str, Check] = {
     "work": work,
     "columns": columns,
     "draws": draws,
+    "asynchronous": asynchronous,
 }
 """The checks that every method goes through, by name."""
 
