@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.problems import LeastSquares, make_problem, run
 from tests.problems import start as start_rounds
-from tests.staggered import Staggered
 from torch import Tensor
 
 import fedloom
+from fedloom.conformance.staggered import Staggered
 from fedloom.engine.arrivals import Arrivals
 from fedloom.engine.fleet import Distribution, Fleet
 from fedloom.engine.run import Interrupted

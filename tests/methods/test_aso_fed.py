@@ -15,6 +15,7 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor, nn
 
 from fedloom.conformance.problems import quadratics
+from fedloom.conformance.staggered import Staggered
 from fedloom.errors import ConfigError
 from fedloom.federation.data import FederatedData
 from fedloom.federation.model import Model
@@ -26,7 +27,6 @@ from fedloom.methods.aso_fed import first_layer, weighted
 from fedloom.methods.method import Context
 from fedloom.types import Memory, State
 from problems import make_data, make_problem, replies_of, run, start
-from staggered import Staggered
 
 F64 = torch.float64
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from fedloom.conformance.problems import quadratics
+from fedloom.conformance.staggered import Staggered
 from fedloom.errors import ConfigError
 from fedloom.methods import FedAsync, FedAvg, FedBuff, FedProx, Local, Method
 from fedloom.methods.method import check_parameters
 from problems import LeastSquares, make_problem, replies_of, run, start
-from staggered import Staggered
 
 F64 = torch.float64
 BATCHES: dict[str, Any] = {"lr": 0.1, "batch": 3, "epochs": 2}

@@ -10,9 +10,9 @@ import torch
 from fedloom.conformance.declarations.meta_admm import regularised_optimum
 from fedloom.conformance.declarations.vertical import ridge
 from fedloom.conformance.problems import quadratics, vertical
+from fedloom.conformance.staggered import Staggered
 from fedloom.methods import ADMM, REGISTER, ADMMFedMeta, ADMMMetaExact, FedAvg, Method, Scaffold, SharingADMM
 from problems import make_problem, run
-from staggered import Staggered
 
 UNEVEN = [1.0, 1.3, 1.7, 2.1, 2.6]
 

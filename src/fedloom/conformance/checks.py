@@ -25,11 +25,15 @@ from fedloom.conformance.drive import (
     few,
     product,
     replies_to,
+    walking,
 )
 from fedloom.conformance.problems import relabelled
+from fedloom.conformance.staggered import Staggered
 from fedloom.conformance.taps import Tap, TappedProblem, TappedSerial
-from fedloom.engine.fleet import Fleet
+from fedloom.engine.arrivals import Arrivals
+from fedloom.engine.fleet import Distribution, Fleet
 from fedloom.engine.run import Run, train
+from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import All, Chosen, Selection
 from fedloom.errors import ConfigError
 from fedloom.execution import Executor, Processes, Serial
@@ -389,6 +393,32 @@ def coordinates(subject: Subject) -> Finding:
     return Finding.within(off, 1e-12, "greatest difference between a step on half the coordinates and half the step")
 
 
+def asynchronous(subject: Subject) -> Finding:
+    """Replies that are taken as they arrive, most of them old, end where a loop written by hand does, in float64."""
+    method, problem = subject.full(), subject.declaration.table(torch.float64)
+    if not isinstance(method, ServerMethod):
+        return Finding(True, None, "it has no server")
+    if method.needs_rounds is not None:
+        return Finding(True, None, f"it needs rounds: {method.needs_rounds}")
+    if method.layout == "pooled":
+        return Finding(True, None, "a pool has nobody to wait for")
+    fleet, off, oldest = Fleet(delay_up=Distribution("uniform", 10.0, 100.0)), 0.0, 0
+    ticks = fleet.travel(np.arange(problem.data.clients), 0, 0, 0).tolist()
+    for buffer in (1, 3):
+        by_hand, schedule = Staggered(problem, method, ticks, buffer), Schedule("async", buffer=buffer)
+        with walking(Arrivals, problem, method, fleet=fleet, schedule=schedule) as walk:
+            for _ in range(3):
+                walk.step()
+            by_hand.run(walk.clocks.server_steps)
+            expected = {f"state {key}": value for key, value in by_hand.state.items()}
+            for client, memory in by_hand.memories.items():
+                expected |= {f"memory {key} of client {client}": value[0] for key, value in memory.items()}
+            off = max(off, difference(everything(walk), expected))
+        oldest = max(oldest, *by_hand.staleness)
+    finding = Finding.within(off, 1e-10, f"greatest difference from a loop by hand, replies up to {oldest} steps old")
+    return replace(finding, passed=finding.passed and oldest > 0)
+
+
 def draws(subject: Subject) -> Finding:
     """Every round has mini-batches of its own, every epoch an order of its own, and every purpose rows of its own."""
     method = subject.batches()
@@ -427,6 +457,7 @@ CHECKS: dict[str, Check] = {
     "work": work,
     "columns": columns,
     "draws": draws,
+    "asynchronous": asynchronous,
 }
 """The checks that every method goes through, by name."""
 

@@ -56,7 +56,7 @@ Schedule = Callable[[Setting, Executor, MemoryStore], Walk]
 
 @contextmanager
 def walking(
-    schedule: Schedule, problem: Problem, method: Method, executor: Executor | None = None, **how: Any
+    schedule: Schedule, problem: Problem, method: Method, /, executor: Executor | None = None, **how: Any
 ) -> Iterator[Walk]:
     """A run of this method at its start; ``how`` are further fields of a Setting. All is given back at the end."""
     setting = Setting(problem, method, **{"select": All(), "evaluations": (), **how})

@@ -34,14 +34,14 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.federation.schedules import rate_at
 from fedloom.fields import unfit_fields
-from fedloom.methods.method import Method
+from fedloom.methods.method import Method, NodeMethod, ServerMethod
 from fedloom.types import Memory, Message
 
 Function = Callable[..., Any]
-Change = Callable[[type[Method]], Mapping[str, Function]]
+Change = Callable[[type[Any]], Mapping[str, Function]]
 """From the class of the method to the functions that its mutant has instead."""
 
-_ON_CLIENTS = ("client_init", "client", "measure", "adapt", "personal", "settle")
+_ON_CLIENTS = ("client_init", "client", "node", "weight", "measure", "adapt", "personal", "settle")
 _FEW = 0.9
 _NUMBERS = (1.5, 2 / 3, 0.5)
 
@@ -76,13 +76,15 @@ class Seen:
     purposes: dict[str, bool] = field(default_factory=dict)
     """What clients draw random numbers for, and whether they do so anew in each epoch."""
 
-    def watching(self, cls: type[Method]) -> dict[str, Function]:
+    def watching(self, cls: type[Any]) -> dict[str, Function]:
         """Functions that do the same and note it here."""
+
+        act = _act(cls)
 
         def client(method: Method, client: Client, received: Message, memory: Memory) -> Any:
             draw = _Noted(client.draw.seed, client.draw.round, self.purposes)
             with self._spied("client", client), _lent(client, draw=draw):
-                reply, kept = cls.client(method, client, received, memory)
+                reply, kept = getattr(cls, act)(method, client, received, memory)
             self.replies |= {key: value.is_floating_point() for key, value in reply.items()}
             self.memory |= {key: value.is_floating_point() for key, value in kept.items()}
             return reply, kept
@@ -94,7 +96,7 @@ class Seen:
             self.state |= {key: new[key].is_floating_point() for key in moved}
             return new
 
-        return {"client": client, "server": server}
+        return {act: client, "server": server} if issubclass(cls, ServerMethod) else {act: client}
 
     @contextmanager
     def _spied(self, name: str, thing: Any) -> Iterator[None]:
@@ -147,7 +149,17 @@ def _values(method: Method) -> dict[str, Any]:
 
 def _own(cls: type[Method], name: str) -> bool:
     """Whether the method has this function itself; the contract's defaults are nobody's fault."""
-    return getattr(cls, name) is not getattr(Method, name)
+    return getattr(cls, name, None) is not getattr(_contract(cls), name, None)
+
+
+def _contract(cls: type[Method]) -> type[Method]:
+    """The kind of method that it is."""
+    return ServerMethod if issubclass(cls, ServerMethod) else NodeMethod
+
+
+def _act(cls: type[Method]) -> str:
+    """The function by which a client of this kind of method acts."""
+    return "client" if issubclass(cls, ServerMethod) else "node"
 
 
 @contextmanager
@@ -167,7 +179,7 @@ def _lent(thing: Any, **attributes: Any) -> Iterator[None]:
 def _on_clients(lend: Callable[[Client], dict[str, Any]], names: Sequence[str] = _ON_CLIENTS) -> Change:
     """The client's functions meet a client with other attributes."""
 
-    def change(cls: type[Method]) -> dict[str, Function]:
+    def change(cls: type[Any]) -> dict[str, Function]:
         def wrapped(name: str) -> Function:
             def function(self: Method, client: Client, *given: Any) -> Any:
                 with _lent(client, **lend(client)):
@@ -183,7 +195,7 @@ def _on_clients(lend: Callable[[Client], dict[str, Any]], names: Sequence[str] =
 def _at_server(of: Literal["replies", "ctx"], lend: Callable[[Any], dict[str, Any]]) -> Change:
     """The server's step meets replies, or a context, with other attributes."""
 
-    def change(cls: type[Method]) -> dict[str, Function]:
+    def change(cls: type[Any]) -> dict[str, Function]:
         def server(self: Method, state: Any, replies: Any, ctx: Any) -> Any:
             given = {"replies": copy.copy(replies), "ctx": copy.copy(ctx)}
             vars(given[of]).update(lend(given[of]))
@@ -232,9 +244,10 @@ def _leaves_out(name: str, settings: Mapping[str, Any]) -> bool:
 def _instead(name: str, value: Function) -> Change:
     """Every function is that of the sound method with another value of this hyper-parameter."""
 
-    def change(cls: type[Method]) -> dict[str, Any]:
+    def change(cls: type[Any]) -> dict[str, Any]:
         def sound(self: Method) -> Method:
-            return cls(**{**_values(self), name: value(self)})
+            made: Method = cls(**{**_values(self), name: value(self)})
+            return made
 
         def wrapped(function: str) -> Function:
             return lambda self, *given: getattr(sound(self), function)(*given)
@@ -242,10 +255,11 @@ def _instead(name: str, value: Function) -> Change:
         def wrapped_property(asked: str) -> Function:
             return lambda self: getattr(sound(self), asked)
 
-        contract = {n: f for n, f in vars(Method).items() if not n.startswith("_")}
-        functions = {n: wrapped(n) for n, f in contract.items() if callable(f) and _own(cls, n)}
-        asked = {n: property(wrapped_property(n)) for n in ("needs_prior", "local_batch")}
-        return {**functions, **asked}
+        contract = {**vars(Method), **vars(_contract(cls))}
+        contract = {n: f for n, f in contract.items() if not n.startswith("_") and _own(cls, n)}
+        return {
+            n: property(wrapped_property(n)) if isinstance(f, property) else wrapped(n) for n, f in contract.items()
+        }
 
     return change
 
@@ -308,14 +322,14 @@ def _rolled(value: Tensor) -> Tensor:
 
 
 def _replying(key: str, changed: Callable[[Tensor], Tensor]) -> Change:
-    def change(cls: type[Method]) -> dict[str, Function]:
+    def change(cls: type[Any]) -> dict[str, Function]:
         def client(self: Method, client: Client, received: Message, memory: Memory) -> Any:
-            reply, memory = cls.client(self, client, received, memory)
+            reply, memory = getattr(cls, _act(cls))(self, client, received, memory)
             if key in reply and (client.stacked or changed is not _rolled):
                 reply = {**reply, key: changed(reply[key])}
             return reply, memory
 
-        return {"client": client}
+        return {_act(cls): client}
 
     return change
 
@@ -323,7 +337,7 @@ def _replying(key: str, changed: Callable[[Tensor], Tensor]) -> Change:
 def _moving(key: str, factor: float) -> Change:
     """The server's state moves by another factor of its way."""
 
-    def change(cls: type[Method]) -> dict[str, Function]:
+    def change(cls: type[Any]) -> dict[str, Function]:
         def server(self: Method, state: Any, replies: Any, ctx: Any) -> Any:
             new = cls.server(self, state, replies, ctx)
             if key not in new or key not in state:
@@ -341,8 +355,8 @@ def _moving(key: str, factor: float) -> Change:
 def _not_kept(key: str) -> Change:
     """A client begins anew each time."""
 
-    def change(cls: type[Method]) -> dict[str, Function]:
-        def settle(self: Method, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
+    def change(cls: type[Any]) -> dict[str, Function]:
+        def settle(self: Method, client: Client, memory: Memory, sent: Message, inbox: Message) -> Any:
             kept = cls.settle(self, client, memory, sent, inbox)
             return {**kept, key: cls.client_init(self, client, inbox)[key]} if key in kept else kept
 
@@ -354,8 +368,8 @@ def _not_kept(key: str) -> Change:
 def _keeping_neighbours(key: str) -> Change:
     """What a client of a stack keeps is another's."""
 
-    def change(cls: type[Method]) -> dict[str, Function]:
-        def settle(self: Method, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
+    def change(cls: type[Any]) -> dict[str, Function]:
+        def settle(self: Method, client: Client, memory: Memory, sent: Message, inbox: Message) -> Any:
             kept = cls.settle(self, client, memory, sent, inbox)
             return {**kept, key: _rolled(kept[key])} if key in kept and client.stacked else kept
 
@@ -368,7 +382,7 @@ def _settled_though_lost(key: str) -> Change:
     """What the memory would be had the reply been accepted comes back the next time, though it was lost."""
     hidden: dict[int, Tensor] = {}
 
-    def change(cls: type[Method]) -> dict[str, Function]:
+    def change(cls: type[Any]) -> dict[str, Function]:
         def server_init(self: Method, ctx: Any) -> Any:
             hidden.clear()  # another run
             return cls.server_init(self, ctx)
@@ -381,39 +395,40 @@ def _settled_though_lost(key: str) -> Change:
                     if number in hidden and hidden[number].shape == rows[i].shape:
                         rows[i] = hidden[number]
                 memory = {**memory, key: rows if client.stacked else rows[0]}
-            reply, provisional = cls.client(self, client, received, memory)
+            reply, provisional = getattr(cls, _act(cls))(self, client, received, memory)
             kept = cls.settle(self, client, provisional, reply, received)
             if key in kept:
                 hidden.update(zip(ids, _rows(client, kept[key]), strict=True))
             return reply, provisional
 
-        def settle(self: Method, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
+        def settle(self: Method, client: Client, memory: Memory, sent: Message, inbox: Message) -> Any:
             for number in client.clients.tolist():
                 hidden.pop(number, None)
             return cls.settle(self, client, memory, sent, inbox)
 
-        return {"server_init": server_init, "client": client, "settle": settle}
+        begun = {"server_init": server_init} if issubclass(cls, ServerMethod) else {}
+        return {**begun, _act(cls): client, "settle": settle}
 
     return change
 
 
-def _undecoded(cls: type[Method]) -> dict[str, Function]:
+def _undecoded(cls: type[Any]) -> dict[str, Function]:
     """Memory moves by what the client computed, not by what the server has seen of it."""
     replies: dict[int, Message] = {}
 
     def client(self: Method, client: Client, received: Message, memory: Memory) -> Any:
-        reply, memory = cls.client(self, client, received, memory)
+        reply, memory = getattr(cls, _act(cls))(self, client, received, memory)
         for i, number in enumerate(client.clients.tolist()):
             replies[number] = {key: _rows(client, value)[i] for key, value in reply.items()}
         return reply, memory
 
-    def settle(self: Method, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
+    def settle(self: Method, client: Client, memory: Memory, sent: Message, inbox: Message) -> Any:
         own = [replies[number] for number in client.clients.tolist()]
         columns = {key: torch.stack([reply[key] for reply in own]) for key in sent}
         sent = columns if client.stacked else {key: value[0] for key, value in columns.items()}
         return cls.settle(self, client, memory, sent, inbox)
 
-    return {"client": client, "settle": settle}
+    return {_act(cls): client, "settle": settle}
 
 
 def _rows(client: Client, value: Tensor) -> Tensor:
@@ -445,7 +460,7 @@ def _of_functions(method: Method, seen: Seen, divisible: bool) -> Iterator[Mutan
     if len(seen.purposes) > 1:
         yield _mutant("draw: the same for every purpose", method, _on_clients(_of_one_purpose), "draws")
     if divisible:
-        whole = _on_clients(lambda client: {"effort": None, "budget": None}, ("client",))
+        whole = _on_clients(lambda client: {"effort": None, "budget": None}, ("client", "node"))
         yield _mutant("effort: ignored", method, whole, "effort")
     yield _mutant("evaluations: one more", method, _evaluating, "work")
     if _own(cls, "work"):
@@ -461,16 +476,6 @@ def _of_functions(method: Method, seen: Seen, divisible: bool) -> Iterator[Mutan
 def _of_sizes(method: Method) -> Iterator[Mutant]:
     """Clients count for their rows, or for the same, the wrong way round."""
 
-    def even(values: Tensor) -> Tensor:
-        return torch.full_like(values, int(values.double().mean()))
-
-    def by_rows(replies: Any) -> dict[str, Any]:
-        cls, share = type(replies), replies.sizes.double() / replies.sizes.double().mean()
-        return {
-            "weights": lambda weighting="size": cls.weights(replies, "size"),
-            "sum": lambda key, weights=None: cls.sum(replies, key, share if weights is None else weights),
-        }
-
     def alike(client: Client) -> dict[str, Any]:
         def count(split: str = "train") -> Tensor:
             mean = client.problem.data.splits[split].sizes.double().mean()
@@ -478,13 +483,16 @@ def _of_sizes(method: Method) -> Iterator[Mutant]:
 
         return {"count": count}
 
-    def evenly(thing: Any) -> dict[str, Any]:
-        return {"sizes": even(thing.sizes)}
+    def evenly(ctx: Any) -> dict[str, Any]:
+        return {"sizes": torch.full_like(ctx.sizes, int(ctx.sizes.double().mean()))}
 
-    yield _mutant("sizes: all the same to the server", method, _at_server("replies", evenly))
-    yield _mutant("sizes: all the same in the context", method, _at_server("ctx", evenly))
-    yield _mutant("sizes: count where they should not", method, _at_server("replies", by_rows), "weighting")
     yield _mutant("sizes: all the same to clients", method, _on_clients(alike))
+    if isinstance(method, ServerMethod):
+        yield _mutant("sizes: all the same in the context", method, _at_server("ctx", evenly))
+        yield _mutant("weight: all count alike", method, lambda cls: {"weight": lambda self, client: None}, "weighting")
+        yield _mutant(
+            "weight: by rows always", method, lambda cls: {"weight": lambda self, client: client.n}, "weighting"
+        )
 
 
 @dataclass(frozen=True)
@@ -522,15 +530,15 @@ def _of_one_purpose(client: Client) -> dict[str, Any]:
     return {"draw": _OneForAll(client.draw.seed, client.draw.round)}
 
 
-def _evaluating(cls: type[Method]) -> dict[str, Function]:
+def _evaluating(cls: type[Any]) -> dict[str, Function]:
     def client(self: Method, client: Client, received: Message, memory: Memory) -> Any:
         client.evaluations += 1
-        return cls.client(self, client, received, memory)
+        return getattr(cls, _act(cls))(self, client, received, memory)
 
-    return {"client": client}
+    return {_act(cls): client}
 
 
-def _one_more(cls: type[Method]) -> Function:
+def _one_more(cls: type[Any]) -> Function:
     def work(self: Method, rows: Any) -> Any:
         said = cls.work(self, rows)
         return None if said is None else said + 1
@@ -538,7 +546,7 @@ def _one_more(cls: type[Method]) -> Function:
     return work
 
 
-def _reporting(cls: type[Method]) -> dict[str, Function]:
+def _reporting(cls: type[Any]) -> dict[str, Function]:
     def report(self: Method, state: Any, sums: Any) -> dict[str, float]:
         return {key: _FEW * value for key, value in cls.report(self, state, sums).items()}
 
@@ -552,14 +560,14 @@ def _of_models(method: Method, seen: Seen) -> Iterator[Mutant]:
     cls = type(method)
     if seen.state:
         yield _mutant("model: the first", method, _first_model)
-    if _own(cls, "personal"):
-        yield _mutant("personal: the server's", method, lambda cls: {"personal": Method.personal})
+    if _own(cls, "personal") and isinstance(method, ServerMethod):
+        yield _mutant("personal: the server's", method, lambda cls: {"personal": _contract(cls).personal})
     if _own(cls, "adapt"):
         for how, change in _ADAPTED.items():
             yield _mutant(f"adapt: {how}", method, change)
 
 
-def _first_model(cls: type[Method]) -> dict[str, Function]:
+def _first_model(cls: type[Any]) -> dict[str, Function]:
     first: list[Any] = []
 
     def server_init(self: Method, ctx: Any) -> Any:
@@ -573,7 +581,7 @@ def _first_model(cls: type[Method]) -> dict[str, Function]:
 def _adapting(lr: Function, steps: Function) -> Change:
     """The step size and the number of steps that are asked for are others."""
 
-    def made(cls: type[Method]) -> dict[str, Function]:
+    def made(cls: type[Any]) -> dict[str, Function]:
         def adapt(self: Method, client: Client, state: Any, theta: Any, lr_: Any, steps_: Any, split: str) -> Any:
             return cls.adapt(self, client, state, theta, lr(lr_), steps(steps_), split)
 

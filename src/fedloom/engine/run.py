@@ -28,7 +28,7 @@ from fedloom.errors import Deserted, FedloomError, RunError
 from fedloom.execution import Executor, Remote, executor_for, one_thread
 from fedloom.federation.problem import Problem
 from fedloom.federation.streams import Stream
-from fedloom.methods import Method, ServerMethod, name_of
+from fedloom.methods import Method, name_of
 from fedloom.storage import checkpoint
 from fedloom.storage.folder import CONFIG, DATA, HISTORY, MATRIX, SUMMARY, RunFolder, theta_sha256
 from fedloom.storage.history import History, Row
@@ -361,8 +361,7 @@ class _Walk:
     @property
     def converged(self) -> bool:
         """Whether the method says that further rounds would change nothing that matters."""
-        method = self.engine.setting.method
-        return self.engine.clocks.round > 0 and isinstance(method, ServerMethod) and method.done(self.engine.state)
+        return self.engine.clocks.round > 0 and self.engine.setting.method.done(self.engine.state)
 
     @property
     def over(self) -> bool:

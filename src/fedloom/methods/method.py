@@ -169,6 +169,10 @@ class Method(ABC):
         """Refuse, before any work, settings that cannot be or do not fit the problem. Default: all fit."""
         return
 
+    def done(self, state: State) -> bool:
+        """Whether the method has converged, as it judges itself; the run then ends early. Default: never."""
+        return False
+
     def work(self, rows: Ints) -> Ints | None:
         """Gradient evaluations of single rows that clients with so many rows do when asked; None: known only then.
 
@@ -235,10 +239,6 @@ class ServerMethod(Method):
     def personal(self, client: Client, state: State, memory: Memory) -> Vector:
         """The model that this client would use. Default: the server's."""
         return self.model(state)
-
-    def done(self, state: State) -> bool:
-        """Whether the method has converged, as it judges itself; the run then ends early. Default: never."""
-        return False
 
     def turn(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         return self.client(client, received, memory)

@@ -290,6 +290,7 @@ ADMM_FEDMETA = Declaration(
         Invariant("the server's sum is that of the clients", unequal_problem, miscounted, _PRICES, 30, 1e-12, _STANDS),
     ),
     batches={"alpha": 0.1, "rho": 0.5, "y_init": "normal"},
+    full={"delta": 0.05},
     divisible=False,
 )
 

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.conformance.drive import made_up
+from fedloom.conformance.drive import made_up, walking
+from fedloom.engine.rounds import Rounds
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import WEIGHT, weighted
 from fedloom.methods.method import Context, ServerMethod
 from fedloom.types import Memory, Message, Vector
-from problems import start
 
 
 class Staggered:
@@ -29,11 +29,11 @@ class Staggered:
     def __init__(
         self, problem: Problem, method: ServerMethod, ticks: Sequence[float], buffer: int = 1, apiece: bool = True
     ) -> None:
-        engine = start(problem, method, evaluations=())
         self.problem, self.method, self.ticks, self.buffer = problem, method, ticks, buffer
         self.apiece = apiece
-        self.base: Context = engine.context(0)
-        self.state = engine.state
+        with walking(Rounds, problem, method) as walk:
+            self.base: Context = walk.context(0)
+            self.state = walk.state
         self.t = 0
         """Steps of the server."""
         self.memories: dict[int, Memory] = {}
