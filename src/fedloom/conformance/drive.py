@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -172,7 +173,7 @@ def apart(one: Vector, other: Vector) -> float:
     if one.numel() == 0:
         return 0.0
     a, b = one.double(), other.double()
-    return float(((a - b).abs().max() / b.abs().max().clamp(min=1.0)).nan_to_num(float("inf")))
+    return float(((a - b).abs().max() / b.abs().max().clamp(min=1.0)).nan_to_num(math.inf, math.inf))
 
 
 def differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> list[str]:
