@@ -13,6 +13,8 @@ from fedloom.engine.engine import Row
 from fedloom.engine.rounds import Rounds
 from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies
+from fedloom.federation.schedules import rate_at
+from fedloom.federation.staleness import polynomial
 from fedloom.methods import (
     ADMM,
     ADMMFedMeta,
@@ -38,13 +40,13 @@ from fedloom.types import Memory, Message, State, Vector
 @dataclass(frozen=True)
 class FlippedSign(FedAvg):
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        return {"x": state["x"] - replies.mean("dx", self.weighting)}
+        return {"x": state["x"] - replies.mean("dx")}
 
 
 @dataclass(frozen=True)
 class ForgottenWeights(FedAvg):
-    def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        return {"x": state["x"] + replies.mean("dx", "uniform")}
+    def weight(self, client: Client) -> Tensor | None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class WeightsOfAllClients(FedAvg):
     """Divides by the rows of all clients instead of those who answered."""
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        return {"x": state["x"] + replies.sum("dx", replies.sizes / ctx.sizes.sum())}
+        return {"x": state["x"] + replies.sum("dx") / ctx.sizes.sum()}
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class SlightlyTooLong(FedAvg):
     """A step a millionth too long: no plot would show it."""
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        return {"x": state["x"] + (1 + 1e-6) * replies.mean("dx", self.weighting)}
+        return {"x": state["x"] + (1 + 1e-6) * replies.mean("dx")}
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class ChangedMessage(FedAvg):
 @dataclass(frozen=True)
 class ChangedState(FedAvg):
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        state["x"] += replies.mean("dx", self.weighting)
+        state["x"] += replies.mean("dx")
         return state
 
 
@@ -117,6 +119,8 @@ class MixedStack(FedAvg):
 @dataclass(frozen=True)
 class FavouredFirst(FedAvg):
     """Gives the first of the replies a greater weight."""
+
+    reduce = "each"
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         weights = torch.arange(len(replies.clients), 0, -1).double()
@@ -207,7 +211,7 @@ class SharedPersonalModel(Local):
 @dataclass(frozen=True)
 class ForgottenServerStep(FedSGD):
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        return {"x": state["x"] - replies.mean("g", self.weighting)}
+        return {"x": state["x"] - replies.mean("g")}
 
 
 @dataclass(frozen=True)
@@ -274,7 +278,7 @@ class WrongCounts(Controlled):
     """Divides the sum of the corrections by those who answered instead of by all clients."""
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        return {**super().server(state, replies, ctx), "c": state["c"] + replies.mean("dc", "uniform")}
+        return {**super().server(state, replies, ctx), "c": state["c"] + replies.mean("dc")}
 
 
 class MiscountingRounds(Rounds):
@@ -353,10 +357,13 @@ class DividedByTheWorth(FedBuff):
 
 @dataclass(frozen=True)
 class RowsOfLongAgo(ASOFed):
-    """Adds up the rows that the server knew of, not those that the replies tell of."""
+    """Adds up the rows that the server knew of at first, not those that the replies tell of."""
+
+    def server_init(self, ctx: Context) -> State:
+        return {**super().server_init(ctx), "rows": ctx.sizes[ctx.sources].sum()}
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        x = state["x"] - replies.sum("dw", replies.sizes / ctx.sizes[ctx.sources].sum().double())
+        x = state["x"] - replies.sum("dw") / state["rows"]
         return {**state, "x": x, "handed_out": x}
 
 
@@ -399,8 +406,8 @@ class CollapsingFeatures(ASOFed):
 class AlwaysBySize(FedProx):
     """Weighs by size, whatever it was told."""
 
-    def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        return FedProx(**{**vars(self), "weighting": "size"}).server(state, replies, ctx)
+    def weight(self, client: Client) -> Tensor | None:
+        return client.n
 
 
 @dataclass(frozen=True)
@@ -433,7 +440,8 @@ class AgelessBySize(FedBuff):
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         kind = "none" if self.weighting == "size" else self.staleness
-        return FedBuff(**{**vars(self), "staleness": kind}).server(state, replies, ctx)
+        worth = None if kind == "none" else polynomial(replies.staleness, 0.5)
+        return {"x": state["x"] + rate_at(self.server_lr, ctx.round) * replies.mean("dx", worth)}
 
 
 @dataclass(frozen=True)
@@ -500,9 +508,10 @@ class GradientAfterwards(Scaffold):
 
 @dataclass(frozen=True)
 class WeighedBySize(Scaffold):
-    def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        x = state["x"] + float(self.server_lr) * replies.mean("dx", "size")
-        return {**super().server(state, replies, ctx), "x": x}
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        reply, memory = super().client(client, received, memory)
+        mean = client.problem.data.splits["train"].sizes.double().mean()
+        return {**reply, "dx": reply["dx"] * (client.n / mean)}, memory
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Controlled(LocalTraining):
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         return {
-            "x": state["x"] + replies.mean("dx", "uniform"),
+            "x": state["x"] + replies.mean("dx"),
             "c": state["c"] + replies.sum("dc") / ctx.clients,
         }
 
@@ -88,6 +88,7 @@ class Elaborate(LocalTraining):
     reduce = "each"
     exact = True
     per_row = ("seen",)
+    per_client = ("visits",)
 
     def server_init(self, ctx: Context) -> State:
         return {"x": ctx.theta0, "visits": torch.zeros(ctx.clients)}

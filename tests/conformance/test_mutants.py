@@ -89,7 +89,7 @@ def test_a_mutant_is_the_method_where_its_fault_does_not_matter(name: str) -> No
     assert differing(end(sound), end(mutant.method)) == []
 
 
-@pytest.mark.parametrize("name", ["lr ignored", "memory c: not kept", "sizes: count where they should not"])
+@pytest.mark.parametrize("name", ["lr ignored", "memory c: not kept", "weight: by rows"])
 def test_a_mutant_is_not_the_method_where_its_fault_matters(name: str) -> None:
     sound = Scaffold(batch=5)
     (mutant,) = [m for m in mutants(sound, classification(), [{}]) if m.name == name]

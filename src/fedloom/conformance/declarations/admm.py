@@ -180,7 +180,7 @@ def residuals(after: int) -> Callable[[Walk], float]:
     """After so many rounds, the larger of the two residuals, as the history tells them."""
 
     def size(walk: Walk) -> float:
-        told, state = cast(Any, walk).measures(), walk.state
+        told, state = cast(Any, walk).evaluator.measures(), walk.state
         kept = {"primal_residual": state["primal"], "dual_residual": state["dual"], "rho": state["rho"]}
         if told != {name: float(value) for name, value in kept.items()}:
             return float("inf")

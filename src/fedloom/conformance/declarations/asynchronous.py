@@ -353,7 +353,7 @@ def learnt(problem: Problem, x: Tensor, form: str) -> Tensor:
 
 def misreported(walk: Walk, shown: Tensor) -> float:
     """How far the history is from telling the mean size of each input's weights."""
-    told, where = cast(Any, walk).measures(), first_layer(walk.problem.model.slices)
+    told, where = cast(Any, walk).evaluator.measures(), first_layer(walk.problem.model.slices)
     assert where is not None
     sizes = shown[where.start : where.stop].view(where.shape).abs().sum(0) / where.shape[0]
     if told.keys() != {f"feature/{i}" for i in range(len(sizes))}:

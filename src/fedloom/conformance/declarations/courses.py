@@ -283,7 +283,7 @@ class Reported(Claim):
         with subject.walking(known.problem, method, **how) as walk:
             for _ in range(3):
                 walk.step()
-                said, due = cast(Any, walk).measures(), self.figures(known, method, walk.theta())
+                said, due = cast(Any, walk).evaluator.measures(), self.figures(known, method, walk.theta())
                 if said.keys() != due.keys():
                     return Finding(False, None, f"told are {few(list(said))}, to be told are {few(list(due))}")
                 off = max([off, *(abs(said[name] - value) for name, value in due.items())])
