@@ -17,8 +17,12 @@ from flwr.app.message import make_message
 sys.path.insert(0, str(Path(__file__).parent))
 from local_grid import LocalGrid, Spoil, fleet
 
+import kinds
 from fedloom.deploy import Terms, serve
 from fedloom.deploy.codec import decode, encode
+from fedloom.deploy.executor import Fleet as FlowerFleet
+from fedloom.deploy.link import Link
+from fedloom.deploy.roster import Roster
 from fedloom.engine.fleet import Fleet as Simulated
 from fedloom.engine.run import Run, train
 from fedloom.errors import ConfigError, RunError
@@ -87,6 +91,21 @@ def test_a_fleet_ends_in_the_same_bits_as_the_simulator(tmp_path: Path, method: 
         assert {key: ours.get(key) for key in same} == {key: theirs.get(key) for key in same}
         for metric, values in theirs["evaluation"].items():  # the simulator adapts clients in a stack to judge them
             assert ours["evaluation"][metric] == pytest.approx(values, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", kinds.METHODS)
+def test_a_wrapper_and_nodes_without_a_server_end_in_the_same_bits_on_a_fleet(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "app"
+    folder.mkdir()
+    path = kinds.written(folder, kind, "experiment.toml")
+    roster = Roster(Link(fleet(folder, 3)), folder / "run")
+    roster.gather(3, 1.0)
+    terms = Terms(out=str(folder / "run"), nodes=3, wait=1.0, deadline=1.0)
+    run = kinds.run(path, kind, FlowerFleet(roster, terms), out=folder / "run", data=roster.data())
+    expected = kinds.run(path, kind, "serial")
+    assert run.summary["theta_sha256"] == expected.summary["theta_sha256"]
+    assert run.summary["metrics"] == pytest.approx(expected.summary["metrics"])
+    assert kinds.counted(run.state) == kinds.counted(expected.state)
 
 
 def test_whoever_follows_the_log_sees_every_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

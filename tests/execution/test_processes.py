@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import kinds
 from fedloom.channel import Quantise
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import Fleet
@@ -267,3 +268,11 @@ def test_one_thread_for_the_time_being() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("kind", kinds.METHODS)
+def test_a_wrapper_and_nodes_without_a_server_end_in_the_same_bits(
+    workers: Processes, tmp_path: Path, kind: str
+) -> None:
+    path = kinds.written(tmp_path, kind)
+    assert kinds.ending(kinds.run(path, kind, workers)) == kinds.ending(kinds.run(path, kind, "serial"))

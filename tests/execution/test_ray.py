@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import fedloom
+import kinds
 import truths
 from fedloom.cli import app
 from fedloom.engine.run import train
@@ -58,6 +59,12 @@ def workers(cluster: Any) -> Iterator[Ray]:
     yield executor
     executor.close()
     assert not ray.is_initialized()
+
+
+@pytest.mark.parametrize("kind", kinds.METHODS)
+def test_a_wrapper_and_nodes_without_a_server_end_in_the_same_bits(workers: Ray, tmp_path: Path, kind: str) -> None:
+    path = kinds.written(tmp_path, kind)
+    assert kinds.ending(kinds.run(path, kind, workers)) == kinds.ending(kinds.run(path, kind, "serial"))
 
 
 class Meddling(Executor):

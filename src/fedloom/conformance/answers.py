@@ -17,6 +17,7 @@ from fedloom.conformance.problems import Known
 from fedloom.engine.fleet import Fleet
 from fedloom.federation.problem import Problem
 from fedloom.methods.method import Method
+from fedloom.methods.wrapper import Wrapper
 
 Limits = Callable[[Known, Any], Tensor]
 """From the problem and the method (for its hyper-parameters) to a vector, or to one a client for a personal method."""
@@ -204,6 +205,8 @@ class Path(Claim):
 
 def in_round(method: Method, t: int) -> Any:
     """The method with the number of round t in the place of every schedule "exponential:LR:FACTOR"."""
+    if isinstance(method, Wrapper):
+        method = replace(method, inner=in_round(method.inner, t))
     texts = {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]
     falling = {name: text.split(":")[1:] for name, text in texts.items() if str(text).startswith("exponential:")}
     numbers = {name: float(lr) * float(factor) ** t for name, (lr, factor) in falling.items()}

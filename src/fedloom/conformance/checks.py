@@ -32,7 +32,7 @@ from fedloom.conformance.staggered import Staggered
 from fedloom.conformance.taps import Tap, TappedProblem, TappedSerial
 from fedloom.engine.arrivals import Arrivals
 from fedloom.engine.fleet import Distribution, Fleet
-from fedloom.engine.run import Run, train
+from fedloom.engine.run import Run, prepare
 from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import All, Chosen, Selection
 from fedloom.errors import ConfigError
@@ -137,17 +137,10 @@ def resumed(subject: Subject) -> Finding:
             if row["round"] == stop_after < rounds:
                 raise _Stop
 
-        return train(
-            problem,
-            subject.tuned(subject.declaration.batches),
-            rounds=rounds,
-            fleet=_ROUGH,
-            executor="serial",
-            out=out,
-            resume=resume,
-            progress=progress,
-            checkpoint_every=2,
-        )
+        method = subject.tuned(subject.declaration.batches)
+        prepared = prepare(problem, method, rounds=rounds, fleet=_ROUGH, executor="serial", checkpoint_every=2)
+        engine = subject.declaration.schedule
+        return replace(prepared, engine=engine).run(out, resume=resume, progress=progress)  # type: ignore[arg-type]
 
     with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
         whole, broken = Path(folder) / "whole", Path(folder) / "broken"
@@ -163,6 +156,8 @@ def resumed(subject: Subject) -> Finding:
 
 def order(subject: Subject) -> Finding:
     """Clients under other ids find the same models."""
+    if not isinstance(subject.method, ServerMethod):
+        return Finding(True, None, "its neighbours go by ids, so that other ids are another graph")
     problem, found = subject.declaration.table(torch.float64), []
     clients = problem.data.clients
     shuffled = torch.from_numpy(Draw(1).generator("order").permutation(clients))

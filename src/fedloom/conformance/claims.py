@@ -19,6 +19,7 @@ from fedloom.engine.rounds import Rounds
 from fedloom.engine.selection import All, Selection, Uniform
 from fedloom.federation.problem import Problem
 from fedloom.methods.method import Method
+from fedloom.methods.wrapper import Wrapper
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,16 @@ class Declaration:
     """What makes its rounds."""
 
 
+def tuned(method: Method, parameters: Mapping[str, Any]) -> Method:
+    """A method with other hyper-parameters, its own or those of the method that it wraps."""
+    own = {f.name for f in fields(method)}  # type: ignore[arg-type]
+    inside = {key: value for key, value in parameters.items() if key not in own}
+    if not inside or not isinstance(method, Wrapper):
+        return replace(method, **parameters)  # type: ignore[type-var]
+    mine = {key: value for key, value in parameters.items() if key in own}
+    return replace(method, inner=tuned(method.inner, inside), **mine)  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True, eq=False)
 class Subject:
     """A method on the test bench."""
@@ -111,8 +122,8 @@ class Subject:
     declaration: Declaration
 
     def tuned(self, parameters: Mapping[str, Any]) -> Method:
-        """The method with other hyper-parameters."""
-        return replace(self.method, **parameters)  # type: ignore[type-var]
+        """The method with other hyper-parameters; what a wrapper does not have is for the method inside."""
+        return tuned(self.method, parameters)
 
     def batches(self) -> Method:
         """The method for the checks without a known answer."""
@@ -124,7 +135,10 @@ class Subject:
 
     def without_batches(self) -> dict[str, Any]:
         """Hyper-parameters for that."""
-        names = {f.name for f in fields(self.method)}  # type: ignore[arg-type]
+        innermost = self.method
+        while isinstance(innermost, Wrapper):
+            innermost = innermost.inner
+        names = {f.name for f in fields(innermost)}  # type: ignore[arg-type]
         whole = {"batch": None} if "batch" in names else {}
         return {**self.declaration.batches, **whole, **self.declaration.full}
 

@@ -194,6 +194,8 @@ class Prepared:
     """What its folder is to say of it; none: as much as is known of objects that Python made."""
     label: str | None = None
     """What it is called in reports; none: as its method."""
+    engine: Callable[[Setting, Executor, MemoryStore], Engine] | None = None
+    """What does its rounds; none: what its schedule asks for."""
 
     def run(
         self,
@@ -216,7 +218,7 @@ class Prepared:
             saved, store = _restored(folder, resume)
             exits.callback(store.close)
             exits.callback(executor.close)
-            engine = _engine(setting, executor, store)
+            engine = (self.engine or _engine)(setting, executor, store)
             history = History(folder.file(HISTORY) if folder is not None else None)
             exits.callback(history.close)
             walk = _Walk(engine, history, folder, self.rounds, progress, self.checkpoint_seconds, self.checkpoint_every)
@@ -516,16 +518,21 @@ def _description(problem: Problem) -> dict[str, Any]:
     return dict(describe(problem.data).record())
 
 
+def _described(method: Method) -> dict[str, Any]:
+    """A method's name and hyper-parameters, those of one that it wraps inside."""
+    values = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}  # type: ignore[arg-type]
+    inner = {key: _described(value) for key, value in values.items() if isinstance(value, Method)}
+    return {"name": name_of(method), **{key: value for key, value in values.items() if value is not None}, **inner}
+
+
 def _python_config(setting: Setting, rounds: int) -> dict[str, Any]:
     """For a run that was made from Python: enough to know what it was."""
-    fields = {f.name: getattr(setting.method, f.name) for f in dataclasses.fields(setting.method)}  # type: ignore[arg-type]
-    options = {key: value for key, value in fields.items() if value is not None}
     return {
         "made_by": "python",
         "seed": setting.seed,
         "rounds": rounds,
         "data": {"name": setting.problem.data.name},
-        "method": {"name": name_of(setting.method), **options},
+        "method": _described(setting.method),
         **({"stream": setting.stream.written()} if setting.stream is not None else {}),
         **({"prior": {"sha256": theta_sha256(setting.prior)}} if setting.prior is not None else {}),
     }

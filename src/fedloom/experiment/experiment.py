@@ -25,7 +25,6 @@ from fedloom.experiment.sections import (
     SECTIONS,
     ModelPlan,
     Top,
-    method_form,
     read_channel,
     read_evaluations,
     read_execution,
@@ -38,6 +37,7 @@ from fedloom.experiment.sections import (
     read_stream,
     read_top,
     resolved_evaluation,
+    written_method,
 )
 from fedloom.experiment.settings import Override, Settings
 from fedloom.federation.data import SOURCE, FederatedData
@@ -264,7 +264,7 @@ class Experiment:
             "data": self.data_plan.resolved(self.table(), self.data()),
             "model": self.model_plan.settled(self.data()).resolved(self.problem().loss.name),
             **self._prior_written(),
-            "method": {"name": self.method_name, **spoken(vars(self.method), method_form(self.method_name))},
+            "method": written_method(self.method, self.method_name),
             "selection": self.selection.resolved(self.candidates),
             "schedule": spoken(vars(self.schedule()), Form.of(Schedule, "")),
             "fleet": self._fleet_written,

@@ -26,6 +26,7 @@ from fedloom.federation.metrics import METRICS, base_name
 from fedloom.federation.networks import NETWORKS
 from fedloom.federation.streams import Stream
 from fedloom.methods import REGISTER, Method, lookup
+from fedloom.methods.method import inner_methods
 from fedloom.register import OWN
 from fedloom.types import Count, Fraction, Key, NonNegative
 
@@ -202,14 +203,35 @@ def read_top(values: Mapping[str, Any], faults: Faults) -> Top | None:
     return None if wrong else Top(**read)
 
 
-def read_method(values: dict[str, Any], faults: Faults) -> tuple[str, Method | None]:
-    """The method's name, and the method."""
+def read_method(values: dict[str, Any], faults: Faults, at: Key = ("method",)) -> tuple[str, Method | None]:
+    """The method's name, and the method; one that wraps another has a table for it: ``[method.inner]``."""
     name = values.get("name", "fedavg")
-    entry = faults.find(REGISTER, name, ("method", "name"))
+    entry = faults.find(REGISTER, name, (*at, "name"))
     if entry is None:
         return "", None
-    read = _read(values, ("method",), method_form(name), faults)
-    return name, None if read is None else entry.cls(**read)
+    inner = {}
+    for field_ in inner_methods(entry.cls):
+        table = values.get(field_, {})
+        if isinstance(table, dict):
+            inner[field_] = read_method(table, faults, (*at, field_))[1]
+        else:
+            faults.add((*at, field_), f"should be a table: write [{'.'.join(map(str, at))}.{field_}] above its keys")
+            inner[field_] = None
+    own = {key: value for key, value in values.items() if key not in inner}
+    read = _read(own, at, method_form(name), faults)
+    if read is None or None in inner.values():
+        return name, None
+    return name, entry.cls(**read, **inner)
+
+
+def written_method(method: Method, name: str | None = None) -> dict[str, Any]:
+    """The table of a method with nothing left open, that of the method which it wraps inside it."""
+    cls = type(method)
+    name = name or REGISTER.name_of(cls) or f"{cls.__module__}{OWN}{cls.__qualname__}"
+    inner = {key: getattr(method, key) for key in inner_methods(cls)}
+    own = {key: value for key, value in vars(method).items() if key not in inner}
+    tables = {key: written_method(value) for key, value in inner.items()}
+    return {"name": name, **spoken(own, method_form(name)), **tables}
 
 
 def read_model(values: dict[str, Any], faults: Faults) -> ModelPlan | None:
@@ -365,7 +387,8 @@ def resolved_evaluation(evaluation: Evaluation, metrics: Sequence[str]) -> dict[
 
 def method_form(name: str) -> Form:
     """The hyper-parameters of a method."""
-    return Form.of(lookup(name).cls, f"the method {name!r}")
+    cls = lookup(name).cls
+    return Form.of(cls, f"the method {name!r}", skip=inner_methods(cls))
 
 
 def foreign(given: Iterable[str], method: str, others: Iterable[str]) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Literal, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -273,3 +273,11 @@ def check_parameters(method: Method) -> None:
     """Refuses a hyper-parameter outside what its field's annotation allows; constructors only store."""
     for name, value, why in unfit_fields(method):
         raise ConfigError(f"{type(method).__name__}: {name} = {value!r} cannot be: {why}")
+    for inner in inner_methods(type(method)):
+        check_parameters(getattr(method, inner))
+
+
+def inner_methods(cls: type[Method]) -> tuple[str, ...]:
+    """The fields of a method that are methods themselves: those that it wraps."""
+    hints = get_type_hints(cls)
+    return tuple(f.name for f in fields(cls) if isinstance(hints[f.name], type) and issubclass(hints[f.name], Method))  # type: ignore[arg-type]
