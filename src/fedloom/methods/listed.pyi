@@ -9,6 +9,7 @@ from fedloom.methods.central import Central as Central
 from fedloom.methods.fedasync import FedAsync as FedAsync
 from fedloom.methods.fedavg import FedAvg as FedAvg
 from fedloom.methods.fedbuff import FedBuff as FedBuff
+from fedloom.methods.feddyn import FedDyn as FedDyn
 from fedloom.methods.fedmeta import FedAvgMeta as FedAvgMeta
 from fedloom.methods.fedmeta import FedMetaMAML as FedMetaMAML
 from fedloom.methods.fedmeta import FedMetaSGD as FedMetaSGD
