@@ -24,7 +24,7 @@ from fedloom.execution import Serial, one_thread
 from fedloom.federation.client import Client
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.replies import Replies
-from fedloom.methods.method import Context, Ints, Method
+from fedloom.methods.method import Context, Ints, ServerMethod
 from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message, State
 
@@ -38,7 +38,7 @@ MOST = 1.5
 
 
 @dataclass(frozen=True)
-class Nothing(Method):
+class Nothing(ServerMethod):
     """Clients and server do nothing: what is left is the clock."""
 
     def server_init(self, ctx: Context) -> State:

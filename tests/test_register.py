@@ -24,9 +24,9 @@ def declared():
     return DECLARATIONS["fedavg"]
 
 
-@register("feddyn", family="optimisation", paper="A paper", summary="a newcomer", declaration=declared)
+@register("newdyn", family="optimisation", paper="A paper", summary="a newcomer", declaration=declared)
 @dataclass(frozen=True)
-class FedDyn(FedAvg):
+class NewDyn(FedAvg):
     """A newcomer."""
 
     alpha: float = 0.1
@@ -41,19 +41,19 @@ from fedloom.conformance import DECLARATIONS, check_names
 from fedloom.experiment import Settings, make_experiment
 from fedloom.methods import REGISTER, lookup
 
-assert make_experiment(Settings({"method": {"name": "feddyn", "alpha": 0.5}})).method.alpha == 0.5
+assert make_experiment(Settings({"method": {"name": "newdyn", "alpha": 0.5}})).method.alpha == 0.5
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
-    assert "feddyn" in REGISTER and "broken" not in REGISTER
+    assert "newdyn" in REGISTER and "broken" not in REGISTER
     listed = list(REGISTER)
-assert listed.count("feddyn") == 1 and "broken" not in listed and REGISTER["fedavg"].cls.__name__ == "FedAvg"
+assert listed.count("newdyn") == 1 and "broken" not in listed and REGISTER["fedavg"].cls.__name__ == "FedAvg"
 texts = sorted(str(one.message) for one in said)
 assert len(texts) == 2 and texts[0].startswith("newcomers offers the method 'broken', which cannot be had: No module")
 assert texts[1].startswith("newcomers offers the method 'fedavg', which cannot be had: there is a method 'fedavg'")
-assert card(lookup("feddyn"))["parameters"][-1]["meaning"] == "How much."
-assert DECLARATIONS["feddyn"] is DECLARATIONS["fedavg"] is DECLARATIONS["newcomers:FedDyn"]
-assert check_names("feddyn") == check_names("fedavg")
-assert "`feddyn`" in generated.register() and "#### `feddyn`" in generated.method_options()
+assert card(lookup("newdyn"))["parameters"][-1]["meaning"] == "How much."
+assert DECLARATIONS["newdyn"] is DECLARATIONS["fedavg"] is DECLARATIONS["newcomers:NewDyn"]
+assert check_names("newdyn") == check_names("fedavg")
+assert "`newdyn`" in generated.register() and "#### `newdyn`" in generated.method_options()
 print("fine")
 """
 
@@ -69,7 +69,7 @@ def test_what_another_package_offers_is_known_everywhere_and_what_is_broken_is_s
     info = tmp_path / "newcomers-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: newcomers\nVersion: 1.0\n")
-    points = "feddyn = newcomers:FedDyn\nbroken = no_such_module:Thing\nfedavg = newcomers:FedDyn\n"
+    points = "newdyn = newcomers:NewDyn\nbroken = no_such_module:Thing\nfedavg = newcomers:NewDyn\n"
     (info / "entry_points.txt").write_text(f"[fedloom.methods]\n{points}")
     docs = str(Path(__file__).resolve().parents[1] / "docs")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{SCRIPT}"

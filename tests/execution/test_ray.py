@@ -28,7 +28,7 @@ from fedloom.engine.run import train
 from fedloom.errors import ClientError, ConfigError, RunError
 from fedloom.execution import Executor, Ray, Worker, executor_for
 from fedloom.execution.cluster import bytes_of, tensor_of
-from fedloom.execution.work import Work
+from fedloom.execution.work import Turn, Work
 from fedloom.methods import FedAvg
 from fedloom.types import Message
 from problems import Located, Troubled, make_problem, start
@@ -163,12 +163,12 @@ def test_the_data_set_is_read_in_place_and_results_may_be_written_to(workers: Ra
     problem = make_problem("linear")
     engine = start(problem, Located(), executor=workers, stack=1)
     assert engine.evaluator.measures() == {"elsewhere": problem.data.clients}
-    tasks = [{"clients": engine.candidates[[i]], "turn": 0, "round": 0, "drop": False} for i in range(5)]
-    found = dict(workers.map("client", {"x": engine.state["x"]}, tasks))
+    works = [Turn(engine.candidates[[i]], round=0, turn=0) for i in range(5)]
+    found = dict(workers.map({"x": engine.state["x"]}, works))
     assert found.keys() == set(range(5))
     for result in found.values():
-        result["sent"]["dx"].zero_()
-        result["evaluations"][:] = 0
+        result.sent["dx"].zero_()
+        result.evaluations[:] = 0
 
 
 def test_a_node_with_another_version_is_refused_and_a_connection_that_was_there_stays(

@@ -33,14 +33,15 @@ class Grown(FedAvg):
 @pytest.fixture
 def young() -> Iterator[None]:
     """A method of the register that can grow."""
-    register("young", Young, "own", "–", "as it was")
+    register("young", summary="as it was")(Young)
     yield
-    del REGISTER["young"]
+    REGISTER.remove("young")
 
 
 def test_a_run_is_known_again_when_its_method_has_learnt_a_setting(young: None, tmp_path: Path) -> None:
     Experiment.load(None, {**SMALL, "method.name": "young"}).run(tmp_path / "run")
-    register("young", Grown, "own", "–", "grown")
+    REGISTER.remove("young")
+    register("young", summary="grown")(Grown)
     for values in ({}, {"method.extra": 0.5}):
         assert Experiment.load(None, {**SMALL, "method.name": "young", **values}).start(tmp_path / "run") is None
     with pytest.raises(RunError, match="other settings"):
@@ -118,5 +119,6 @@ def test_a_method_that_has_a_setting_of_the_old_name_keeps_it(young: None) -> No
     class Own(FedAvg):
         most: int = 3
 
-    register("young", Own, "own", "–", "has a setting of that name")
+    REGISTER.remove("young")
+    register("young", summary="has a setting of that name")(Own)
     assert Experiment.load(None, {"method.name": "young", "method.most": 5}).method == Own(most=5)

@@ -56,8 +56,8 @@ class Twice(Transform):
 
     factor: float = 2.0
 
-    def encode(self, message, clients, draw):
-        return {key: value * self.factor for key, value in message.items()}
+    def encode(self, message, memory, clients, draw):
+        return {key: value * self.factor for key, value in message.items()}, memory
 
     def decode(self, sent):
         return {key: value / self.factor for key, value in sent.items()}

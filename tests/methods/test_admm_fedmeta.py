@@ -283,7 +283,7 @@ def test_penalties_of_clients_must_be_one_for_each_and_positive() -> None:
         start(classification(), ADMMFedMeta(rho_i=(1.0, 2.0)), evaluations=())
     with pytest.raises(ConfigError, match="rho_i"):
         start(classification(), ADMMFedMeta(rho_i=(1.0,) * 6 + (0.0,)), evaluations=())
-    with pytest.raises(ConfigError, match="no h called 'entropy'"):
+    with pytest.raises(ConfigError, match="there is no h 'entropy'; did you mean 'hypentropy'"):
         start(classification(), ADMMFedMeta(h="entropy"), evaluations=())
 
 

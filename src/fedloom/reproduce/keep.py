@@ -38,7 +38,7 @@ def merge(old: Record, new: Record) -> Record:
 def _chosen(old: Record | None, new: Record) -> Record:
     if old is None or not old["done"]:
         return new
-    same = any(old.get(key) == new[key] for key in ("settings_sha256", "essence_sha256"))
+    same = any(key in new and old.get(key) == new[key] for key in ("settings_sha256", "essence_sha256"))
     if same and new["values"] and old["tuned"] == new["tuned"] and not old["values"].keys() & new["values"].keys():
         return _joined(old, new)
     ended = bool(new["values"]) or 0 < new["wanted"] == new["done"]
