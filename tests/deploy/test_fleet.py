@@ -125,6 +125,15 @@ def test_a_lossy_channel_sends_what_it_counts_and_ends_in_the_same_bits(tmp_path
     assert run.summary["bytes_up"] == expected.summary["bytes_up"]
 
 
+@pytest.mark.parametrize("step", ["Coarse", "HalfDown", "Clip", "Masked"])
+def test_a_step_that_remembers_acts_down_or_on_the_sum_ends_in_the_same_bits(tmp_path: Path, step: str) -> None:
+    folder = folder_with(tmp_path, more=f'[[channel]]\nname = "odd_transforms:{step}"\n')
+    run, expected = deployed(folder, fleet(folder, 3)), simulated(folder)
+    same = ("theta_sha256", "bytes_up", "bytes_down")
+    assert {key: run.summary[key] for key in same} == {key: expected.summary[key] for key in same}
+    assert [row.get("channel") for row in run.history] == [row.get("channel") for row in expected.history]
+
+
 @pytest.mark.parametrize("spoiled", [False, True])
 def test_replies_that_wait_on_the_disk_end_in_the_same_bits(tmp_path: Path, spoiled: bool) -> None:
     folder, spoils = folder_with(tmp_path, "scaffold", METHODS["scaffold"]), {}
