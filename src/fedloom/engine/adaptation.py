@@ -56,7 +56,7 @@ class Adaptee:
         return Adaptee(data.label(client), client if number is None else number, data, rows, seen)
 
     def usual(self) -> Evaluation:
-        """A client that was never seen fits its support and is judged on its query; the others on their test rows."""
+        """A client that was never seen fits its support and is evaluated on its query; others on their test rows."""
         halves = "support" in self.rows
         judged = "query" if halves and not self.seen else "test"
         return Evaluation(model="adapted", split=judged, adapt_split="support" if halves else "train")
@@ -119,13 +119,13 @@ def adapt_client(
     evaluation: Evaluation,
     about: Mapping[str, Any],
 ) -> Adapted:
-    """Adapt the model in ``state`` to a client by the method's own rule, and judge it before and after.
+    """Adapt the model in ``state`` to a client by the method's own rule, and evaluate it before and after.
 
     ``problem`` is what the model was trained on; ``evaluation`` says on which rows, by how many steps of which size,
     and which metrics; ``about`` goes into the record.
     """
     fitted, judged = evaluation.fitted, evaluation.judged
-    for split, what in ((fitted, "adapt on"), (judged, "be judged on")):
+    for split, what in ((fitted, "adapt on"), (judged, "be evaluated on")):
         if len(client.rows.get(split, ())) == 0:
             raise DataError(
                 f"client {client.label} has no rows to {what} ({split}); give it some, or take another client"

@@ -121,12 +121,12 @@ def train(
     * ``problem``: the clients' data, the model and the loss. ``method``: the method with its hyper-parameters.
     * ``rounds``: how many rounds at most. ``seed``: of everything that is random.
     * ``select``: who takes part: a number of clients each round, a Selection, or none for everybody.
-    * ``schedule``: whether the server waits for them ("rounds") or takes replies as they arrive ("async"); none: what
-      is usual for the method. A Schedule also says what ends the run early.
+    * ``schedule``: whether the server waits for them ("rounds") or takes replies as they arrive ("async"); none: the
+      method's default. A Schedule also says what ends the run early.
     * ``fleet``: how fast, reliable and near the clients are; none: an ideal one, on which nothing takes time.
     * ``stream``: how the clients' training rows arrive; none: all are there.
     * ``channel``: what messages go through, such as a quantisation; none: they arrive as they were sent.
-    * ``evaluate``: one Evaluation or several; none: the usual one, an empty list: nothing is judged.
+    * ``evaluate``: one Evaluation or several; none: the default one; an empty list: nothing is evaluated.
     * ``prior``: θ_p, the model of an earlier run, for methods that hold on to one.
     * ``theta0``: the model to start from; none: as the model's own initialisation draws it for the seed.
     * ``on_error``: a client that fails, or answers with NaN, ends the run ("stop") or is left out ("drop").
@@ -324,7 +324,7 @@ class _Walk:
         if self.engine.clocks.round == 0:
             raise error
         self.deserted = str(error)
-        self.verdict = None  # judged by the last model, whenever it was judged last
+        self.verdict = None  # evaluated by the last model, whenever it was evaluated last
         self._save()
 
     def _record(self, row: Row) -> None:

@@ -18,11 +18,11 @@ class Schedule:
     """Rounds in which the server waits for all, or replies taken as they arrive; and what ends the run early."""
 
     name: Literal["rounds", "async"] | None = None
-    """The server waits for all whom it asked, or takes replies as they arrive; none: what is usual for the method."""
+    """The server waits for all whom it asked, or takes replies as they arrive; none: the method's default."""
     concurrency: Count | None = None
     """Of async: clients that work at a time; none: as many as the selection takes for a round."""
     buffer: Count | None = None
-    """Of async: replies that the server gathers for a step; none: what is usual for the method, 1 for most."""
+    """Of async: replies that the server gathers for a step; none: the method's default, 1 for most."""
     seconds: Positive | None = None
     """Simulated seconds after which the run ends, if not all rounds are done by then."""
     metric: str | None = None

@@ -170,7 +170,7 @@ class Method(ABC):
         return
 
     def done(self, state: State) -> bool:
-        """Whether the method has converged, as it judges itself; the run then ends early. Default: never."""
+        """Whether the method has converged, by a rule of its own; the run then ends early. Default: never."""
         return False
 
     def work(self, rows: Ints) -> Ints | None:
