@@ -37,7 +37,7 @@ MODULES = (
     fedloom.experiment.tasks,
     fedloom.methods.method,
 )
-OLD = {"Evaluation.judged", "USUAL"}
+OLD = {"Evaluation.judged"}
 """Names that wait for a new one."""
 
 

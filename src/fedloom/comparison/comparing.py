@@ -86,8 +86,8 @@ def compare(
     The result has the ``table``, also as a data ``frame()``, all ``runs``, and what went wrong in those that
     ``failed``; one that fails does not keep the others from being done.
 
-        compared = fedloom.compare(["fedavg", "local"], settings={"data.name": "digits", "rounds": 5}, seeds=2)
-        compared.frame()["accuracy"]
+        compared = fedloom.compare(["fedavg", "local"], settings={"data.name": "digits", "rounds": 2}, seeds=2)
+        print(compared.frame()["accuracy"])
     """
     comparison = _comparison(methods, on, settings, seeds, sweep, how)
     comparison.check()

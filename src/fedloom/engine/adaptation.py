@@ -82,15 +82,29 @@ class Adaptee:
 
 @dataclass(frozen=True, eq=False)
 class Adapted:
-    """A model fitted to one client's rows, and how good it was on other rows of that client, before and after."""
+    """A model fitted to one client's rows, and how good it was on other rows of that client, before and after.
+
+    ``adapt`` gives it back, and ``save`` writes it into a folder.
+
+        data = fedloom.federate("digits", clients=5)
+        problem, method = fedloom.Problem(data, fedloom.build_model("linear", data)), fedloom.FedAvg()
+        run = fedloom.train(problem, method, rounds=2)
+        adapted = fedloom.adapt(run, client=3, problem=problem, method=method).save("client-3")
+        print(adapted.before["accuracy"], adapted.after["accuracy"], adapted.folder)
+    """
 
     theta: Vector
+    """The adapted model."""
     before: dict[str, float]
+    """The metrics of the model that it was adapted from."""
     after: dict[str, float]
+    """The metrics of the adapted model, on the same rows."""
     record: dict[str, Any]
     """What it is: the client, its rows, the steps, the run that it comes from."""
     model: Model
+    """The network of which these are the parameters."""
     folder: Path | None = None
+    """Where it is saved; none: nowhere."""
 
     def save(self, folder: str | Path) -> Adapted:
         """The model by the names of its tensors (safetensors), and beside it a JSON that says what it is."""

@@ -43,13 +43,26 @@ Done = Callable[[dict[str, Any]], Path | None]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One of several tasks: what is learnt, by which method, and the further arguments of ``train``."""
+    """One of several tasks: what is learnt, by which method, and the further arguments of ``train``.
+
+    ``train_tasks`` takes a list of them.
+
+        halves = [fedloom.federate("digits", source_classes=part) for part in (range(5), range(5, 10))]
+        problems = [fedloom.Problem(data, fedloom.build_model("linear", data)) for data in halves]
+        tasks = [fedloom.Task(problem, fedloom.FedAvg(lr=0.1), how={"rounds": 2}) for problem in problems]
+        run = fedloom.train_tasks(tasks)
+    """
 
     problem: Problem
+    """What is learnt."""
     method: Method
+    """By which method."""
     name: str = ""
+    """What the task is called; "": by its number."""
     how: dict[str, Any] = field(default_factory=dict)
+    """The further arguments of ``train``."""
     config: dict[str, Any] | None = None
+    """What the task's folder says of its settings; none: as much as can be said of objects."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,9 +133,9 @@ def train_tasks(
     ``run.matrix``, which has what was forgotten and transferred.
 
         halves = [fedloom.federate("digits", source_classes=part) for part in (range(5), range(5, 10))]
-        problems = [fedloom.Problem(data, fedloom.build_model("mlp", data)) for data in halves]
-        run = fedloom.train_tasks(problems, fedloom.FedAvg(lr=0.1), rounds=20)
-        run.matrix.forgetting
+        problems = [fedloom.Problem(data, fedloom.build_model("linear", data)) for data in halves]
+        run = fedloom.train_tasks(problems, fedloom.FedAvg(lr=0.1), rounds=2)
+        print(run.matrix.forgetting)
     """
     return learn_tasks(
         _lessons(_tasks(tasks, method, names, how)),

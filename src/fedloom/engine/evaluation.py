@@ -27,7 +27,16 @@ _CLIENTS_AT_ONCE = 1000  # … and at most so many clients, whatever the executo
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What is evaluated, and on what. Every choice that papers leave open is a field here."""
+    """What is evaluated, and on what. Every choice that papers leave open is a field here.
+
+    ``train`` takes one evaluation or several; the first is the main one.
+
+        data = fedloom.federate("digits", clients=10, target=0.2)
+        problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+        newcomers = fedloom.Evaluation("newcomers", model="adapted", on="target", adapt_steps=3, adapt_lr=0.1)
+        run = fedloom.train(problem, fedloom.FedAvg(), rounds=2, evaluate=[fedloom.Evaluation(), newcomers])
+        print(run.history[-1]["evaluations"]["newcomers"]["accuracy"]["weighted"])
+    """
 
     name: str = "evaluation"
     """How it is called in the history."""

@@ -57,14 +57,26 @@ class Interrupted(FedloomError):
 
 @dataclass(eq=False)
 class Run:
-    """What came of a run."""
+    """What came of a run.
+
+    ``train`` gives it back.
+
+        data = fedloom.federate("digits", clients=5)
+        problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+        run = fedloom.train(problem, fedloom.FedAvg(), rounds=2)
+        print(run.summary["metrics"]["accuracy"], run.frame()["bytes_up"].iloc[-1])
+    """
 
     theta: Vector
     """The server's model."""
     state: State
+    """What the server keeps between rounds."""
     history: list[Row]
+    """A row for each round, the first of them before any."""
     summary: dict[str, Any]
+    """The run in one object, as summary.json has it."""
     folder: Path | None = None
+    """Where the run is kept; none: nowhere."""
     notes: list[str] = field(default_factory=list)
     """What had to be recovered on the way."""
     matrix: TaskMatrix | None = None
@@ -150,8 +162,8 @@ def train(
 
         data = fedloom.federate(fedloom.load("digits"), clients=20, partition="dirichlet", alpha=0.3)
         problem = fedloom.Problem(data, fedloom.build_model("mlp", data))
-        run = fedloom.train(problem, fedloom.FedAvg(lr=0.1), rounds=30, select=10)
-        run.frame()["accuracy"]
+        run = fedloom.train(problem, fedloom.FedAvg(lr=0.1), rounds=5, select=10)
+        print(run.frame()["accuracy"])
     """
     prepared = prepare(
         problem,

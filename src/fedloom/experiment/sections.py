@@ -29,7 +29,7 @@ from fedloom.methods import REGISTER, Method, lookup
 from fedloom.register import OWN
 from fedloom.types import Count, Fraction, Key, NonNegative
 
-ALL_UP_TO, USUAL = 20, 10
+ALL_UP_TO, DEFAULT_COUNT = 20, 10
 """Unless a number is given, everybody takes part in a round where clients are at most 20, and 10 of them otherwise."""
 SPLITS = ("train", "test", "support", "query", "test-support", "test-query")
 SECTIONS = (
@@ -141,7 +141,7 @@ class SelectionPlan:
             return name, clients
         if wanted is None and clients <= ALL_UP_TO:
             return "all" if rule in (Uniform, BySize) else name, clients
-        return name, wanted or USUAL
+        return name, wanted or DEFAULT_COUNT
 
     def make(self, clients: int) -> Selection:
         """The selection."""

@@ -37,7 +37,13 @@ class FederatedData:
     * regression: y float (rows, columns), ``target_names`` names the columns
 
     ``feature_names`` are those of the columns of x (of windows, of each step's). ``x_scale`` and ``y_scale`` say how
-    features and targets were scaled; None: they are as they were measured.
+    features and targets were scaled; None: they are as they were measured. ``roles`` tells source clients and target
+    clients apart, ``names`` has the clients' names, and ``notes`` what a reader should know of the data, called
+    ``name``, whose kind is the ``task``.
+
+        data = fedloom.federate("digits", clients=5)
+        rows = data.splits["train"][3]
+        print(data.clients, data.x[rows].shape, data.y[rows].bincount())
     """
 
     name: str

@@ -36,6 +36,15 @@ class Stream:
     With ``drift`` the labels change their meaning on the way: classes move on by one (the last becomes the first), 0
     and 1 are exchanged, several labels move on by one column, and the targets of a regression change their sign. What
     is evaluated, test rows and target clients, is evaluated by the new meaning all the time.
+
+        from fedloom.engine.fleet import Distribution
+
+        data = fedloom.federate("digits", clients=5)
+        problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+        stream = fedloom.Stream(rate=Distribution("constant", 2.0))
+        fleet = fedloom.Fleet(speed=Distribution("constant", 100.0))
+        run = fedloom.train(problem, fedloom.FedAvg(), rounds=3, stream=stream, fleet=fleet)
+        print(run.history[-1]["arrived"])
     """
 
     start: Varied = Distribution("constant", 0.1)
