@@ -370,7 +370,7 @@ _CHAPTERS = {
     "fedloom.report": "Report",
 }
 
-_ELSEWHERE = {"Method": "[The contract](contract.md) has all of it."}
+_ELSEWHERE = dict.fromkeys(("Method", "NodeMethod", "ServerMethod"), "[The contract](contract.md) has all of it.")
 
 
 def api() -> str:
