@@ -51,6 +51,8 @@ PICTURES = DOCS / "curves"
 _REGION = re.compile(r"<!-- generated: (?P<what>[^>]+?) -->\n.*?<!-- end -->", re.DOTALL)
 _CURVES = re.compile(r"<!-- generated: curves (?P<name>\S+) -->")
 _CODE_WITH_BAR = re.compile(r"`([^`]*\|[^`]*)`")
+_EXAMPLE = re.compile(r"\n\n(?: {4}.*\n?|\n)+\Z")
+"""The Python at the end of a docstring, which means nothing in an experiment file."""
 _ROLE = re.compile(r":(?:func|class|attr|meth|mod):`~?([^`]+)`")
 
 
@@ -368,7 +370,7 @@ _CHAPTERS = {
     "fedloom.report": "Report",
 }
 
-_ELSEWHERE = {"Method": "[The contract](contract.md) has all of it."}
+_ELSEWHERE = dict.fromkeys(("Method", "NodeMethod", "ServerMethod"), "[The contract](contract.md) has all of it.")
 
 
 def api() -> str:
@@ -402,7 +404,8 @@ def _home(name: str) -> str:
 
 def _described(title: str, taker: Callable[..., Any]) -> str:
     fields = Form.of(taker, "").fields.values()
-    return f"#### {title}\n\n{_doc(taker)}" + (f"\n\n{_fields(fields)}" if fields else "")
+    words = _EXAMPLE.sub("", _doc(taker))
+    return f"#### {title}\n\n{words}" + (f"\n\n{_fields(fields)}" if fields else "")
 
 
 def _fields(fields: Iterable[Field]) -> str:

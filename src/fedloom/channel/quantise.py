@@ -31,6 +31,9 @@ class Quantise(Transform):
 
     With step Δ = 2R/(2ᵇ − 1) a number v is sent as ⌊(v + R)/Δ + u⌋, u uniform in [0, 1): its expectation is exact
     and its error below Δ. Integers pass as they are.
+
+        channel = fedloom.Channel([fedloom.Quantise(bits=4)])
+        print(channel.lossy)
     """
 
     bits: Annotated[int, Interval(ge=1, le=16)] = 8

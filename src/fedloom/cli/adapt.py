@@ -50,7 +50,7 @@ def _headline(done: Adapted) -> str:
     how = "by the method's own rule" if steps is None else f"{steps} step{'s' * (steps != 1)}"
     return (
         f"{record['run']} (round {record['round']}{unfinished}), client {record['client']} of {record['data']}: "
-        f"{how} on {fitted['rows']} rows ({fitted['split']}), judged on "
+        f"{how} on {fitted['rows']} rows ({fitted['split']}), evaluated on "
         f"{judged['rows']} rows ({judged['split']})"
     )
 

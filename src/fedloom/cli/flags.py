@@ -107,7 +107,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--classes-per-client", "data.classes_per_client", int, "For --partition classes.", DATA),
     Flag("--cyclic", "data.cyclic", bool, "For --partition classes: in turn, not at random.", DATA),
     Flag("--alpha", "data.alpha", float, "For --partition dirichlet: small is skewed. Also of synthetic data.", DATA),
-    Flag("--target-clients", "data.target", float, "Share of clients that never train and are judged too.", DATA),
+    Flag("--target-clients", "data.target", float, "Share of clients that never train and are evaluated too.", DATA),
     Flag(
         "--roles", "data.target", bool, "The same as --target-clients 0.2.", DATA, None, lambda _: {"data.target": 0.2}
     ),
@@ -208,7 +208,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--stream-growth", "stream.growth", str, "Share of its rows that comes in a second.", STREAM, "SHARE"),
     Flag("--stream-duration", "stream.duration", str, "Seconds until all of its rows are there.", STREAM, "SECONDS"),
     Flag("--stream-timestamps", "stream.timestamps", bool, "Rows come by their own times.", STREAM),
-    Flag("--eval-every", "evaluation.every", int, "Judge every so many rounds; 0: only after the last.", EVALUATION),
+    Flag("--eval-every", "evaluation.every", int, "Evaluate every so many rounds; 0: only after the last.", EVALUATION),
     Flag(
         "--metric",
         "evaluation.metrics",

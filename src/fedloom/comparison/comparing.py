@@ -65,8 +65,8 @@ def compare(
     What is compared:
 
     * ``methods``: names ("fedavg"), names with settings ("fedavg:epochs=5,lr=0.1"), or Method objects, of which those
-      hyper-parameters count that are not the usual ones.
-    * ``on``: the file of an experiment, none for the usual settings, or a Problem that you have made.
+      hyper-parameters count that are not the defaults.
+    * ``on``: the file of an experiment, none for the default settings, or a Problem that you have made.
     * ``settings``: changes to the settings of the file, by their full keys: ``{"data.name": "digits"}``. A setting of
       the method goes to the methods that know it.
     * ``seeds``: how many, from the settings' own on, or the seeds themselves.
@@ -86,8 +86,8 @@ def compare(
     The result has the ``table``, also as a data ``frame()``, all ``runs``, and what went wrong in those that
     ``failed``; one that fails does not keep the others from being done.
 
-        compared = fedloom.compare(["fedavg", "local"], settings={"data.name": "digits", "rounds": 5}, seeds=2)
-        compared.frame()["accuracy"]
+        compared = fedloom.compare(["fedavg", "local"], settings={"data.name": "digits", "rounds": 2}, seeds=2)
+        print(compared.frame()["accuracy"])
     """
     comparison = _comparison(methods, on, settings, seeds, sweep, how)
     comparison.check()

@@ -24,10 +24,22 @@ def from_parties(
     classes: Sequence[str] | None = None,
     name: str = "parties",
 ) -> Table:
-    """A table from what each party holds: ``{"clinic": (ids, x), "lab": (ids, x)}`` and ``(ids, y)`` for the labels.
+    """Make a table of a vertical federation from what each party holds.
+
+    * ``parties``: for each party, by its name, the ids of its rows and their columns, ``{"clinic": (ids, x)}``.
+    * ``labels``: the ids and the labels, ``(ids, y)``.
+    * ``task``, ``classes``, ``name``: as of ``from_arrays``.
 
     Rows are brought together by their ids, whatever their order; only rows that everybody holds are used, and the
-    notes say who lacks how many. Without ids all must have the same rows in the same order.
+    notes say who lacks how many. Without ids (None) all must have the same rows in the same order. The result is a
+    Table, from which ``federate`` makes a client for each party.
+
+        import numpy as np
+
+        ids, x = np.arange(60), np.random.default_rng(0).normal(size=(60, 4))
+        held = {"clinic": (ids, x[:, :2]), "lab": (ids[::-1], x[::-1, 2:])}
+        table = fedloom.from_parties(held, (ids, x[:, 0] > x[:, 3]))
+        print(fedloom.federate(table).names)
     """
     if not parties:
         raise DataError(f"{name!r} has no parties; give at least one")

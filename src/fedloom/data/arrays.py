@@ -32,9 +32,23 @@ def from_arrays(
     test: object | None = None,
     name: str = "arrays",
 ) -> Table:
-    """A table from arrays or tensors: ``clients`` names the owner of each row, ``test`` is True for test rows.
+    """Make a table from arrays or tensors.
 
-    Without ``classes`` the classes are the distinct labels, sorted; with them, labels are their names or numbers.
+    * ``x``: the features, a row for each example, of any further shape. ``y``: the label or the targets of each row.
+    * ``clients``: the owner of each row, by a number or a name; none: nobody owns it yet.
+    * ``task``: "classification", "binary", "multilabel", "regression", or "auto": as the labels look.
+    * ``classes``: the names of the classes; labels are then these names or their numbers. None: the labels that occur.
+    * ``time``: when each row was seen, in seconds. ``test``: True for the publisher's test rows.
+    * ``name``: what the table is called.
+
+    The result is a Table, from which ``federate`` makes clients.
+
+        import numpy as np
+
+        x, owner = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 4
+        table = fedloom.from_arrays(x, x[:, 0] > 0, clients=owner, classes=["no", "yes"])
+        data = fedloom.federate(table)
+        print(data.clients, data.classes)
     """
     values, target = array(x), array(y)
     if values.ndim < 2:
@@ -68,7 +82,19 @@ def from_clients(
     classes: Sequence[str] | None = None,
     name: str = "clients",
 ) -> Table:
-    """A table from one (x, y) per client: a dict from client name to arrays, or a list of them."""
+    """Make a table from the arrays of each client.
+
+    * ``clients``: for each client its features and labels (x, y), in a dict by the clients' names, or in a list.
+    * ``task``, ``classes``, ``name``: as of ``from_arrays``.
+
+    The result is a Table whose natural clients are these.
+
+        import numpy as np
+
+        x = np.random.default_rng(0).normal(size=(40, 3))
+        table = fedloom.from_clients({"clinic": (x[:25], x[:25, 0]), "lab": (x[25:], x[25:, 0])}, task="regression")
+        print(fedloom.federate(table).names)
+    """
     pairs = dict(clients) if isinstance(clients, Mapping) else {str(k): pair for k, pair in enumerate(clients)}
     if not pairs:
         raise DataError(f"{name!r} has no clients; give at least one (x, y)")

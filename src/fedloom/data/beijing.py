@@ -67,7 +67,7 @@ def beijing_air(
     window whose target was not measured is left out. The wind's direction, the hour and the season are given as cosine
     and sine. Natural clients are the stations.
 
-    The usual window is a day, so that each holds one of the daily ups and downs. The usual stride has no factor in
+    The default window is a day, so that each holds one of the daily ups and downs. The default stride has no factor in
     common with 24, so that windows end at every hour of the day; they take 125 MB instead of 625.
     """
     windows = Windows(window, stride, limit).check("beijing-air")

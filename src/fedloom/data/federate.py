@@ -41,19 +41,27 @@ def federate(
     like: FederatedData | None = None,
     **options: object,
 ) -> FederatedData:
-    """Give the rows of a table (or of the source with that name) to clients, and split each client's rows.
+    """Give the rows of a table to clients, and split each client's rows.
 
-    * ``partition``: names, steps or both (:func:`fedloom.data.partition.make_partition`), with their ``options``; by
-      default the natural clients where there are any, else iid. ``clients`` is 20 by default, or all natural ones.
+    * ``table``: the rows, as a Table or as the name of a data set.
+    * ``clients``: how many; none: 20, or all natural clients where there are any.
+    * ``partition``: names, steps or both (:func:`fedloom.data.partition.make_partition`), with their ``options``; none:
+      the natural clients where there are any, else iid.
+    * ``seed``: of all that is drawn.
     * ``test``: the fraction of each client's rows for its test; or "published", which keeps the publisher's test rows
       for the test and gives each client those that fit its labels (a natural client has its own).
     * ``support``: the fraction of train, and of test, that is for adaptation; None makes no such splits.
-    * ``target``: the share of clients that are kept out of training; the class lists say what each role may hold.
+    * ``target``: the share of clients that are kept out of training, the target clients.
+    * ``source_classes``, ``target_classes``: the classes that clients of either role may hold; none: all.
     * ``chronological``: test on each client's last rows rather than on a random sample; None: so for series alone.
     * ``allow_empty``: a client may have no rows.
     * ``like``: scale as these data were scaled, so that a model that was trained on them can read the new ones.
 
-    A table that asks for a scaling is scaled by its training rows (:class:`~fedloom.data.scaling.Scaling`).
+    The result is a FederatedData. A table that asks for a scaling is scaled by its training rows
+    (:class:`~fedloom.data.scaling.Scaling`).
+
+        data = fedloom.federate("digits", clients=10, partition="dirichlet", alpha=0.3, target=0.2)
+        print(data.clients, data.splits["train"].sizes)
     """
     table = (load(table) if isinstance(table, str) else table).check()
     plan = make_partition(partition or default_partition(table), **options)

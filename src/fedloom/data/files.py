@@ -38,22 +38,41 @@ def load_file(
     id_column: str | None = None,
     name: str | None = None,
 ) -> Table:
-    """A table from a CSV, Parquet or npz file.
+    """Read a table from a CSV, Parquet or npz file.
 
-    A column of a CSV or Parquet file is a column; a column of an npz file is an array with one entry per row, by
-    default ``y`` for the labels, ``x`` for the features and ``clients`` for the client. Of a CSV or Parquet file all
-    other numeric columns are features unless ``feature_columns`` lists them. Several label columns are several
-    targets. ``class_names`` lists all classes, also those that no row has, in the order of a model's outputs; else they
-    are the labels that occur, sorted. ``standardise`` gives every feature mean 0 and deviation 1 over all rows;
-    ``scaling`` scales features, and the targets of a regression, by the training rows alone, once these are known
-    (:class:`~fedloom.data.scaling.Scaling`).
+    What the columns are. A column of an npz file is an array with one entry for each row.
 
-    ``like`` is a file that a model was trained on: this one is read with its features, its classes, and its means and
-    deviations, so that the model can read it.
+    * ``path``: the file. ``name``: what the table is called; none: as the file.
+    * ``label_column``: the labels; several columns are several targets. Of an npz file ``y`` by default.
+    * ``client_column``: the owner of each row. Of an npz file ``clients`` by default, if there are any.
+    * ``feature_columns``: the features; none: all other columns that hold numbers, and of an npz file ``x``.
+    * ``timestamp_column``: when each row was seen.
 
-    ``parties`` lists further files, beside this one, that hold other columns of the same rows: a vertical federation.
-    ``id_column`` tells in each file which row is which. This file has the labels; its own features, if it has any,
-    are a party's too, which is called as the file is.
+    How they are read:
+
+    * ``task``: "classification", "binary", "multilabel", "regression", or "auto": as the labels look.
+    * ``class_names``: all classes, also those that no row has, in the order of a model's outputs; none: the labels that
+      occur, sorted.
+    * ``standardise``: give every feature mean 0 and deviation 1 over all rows.
+    * ``scaling``, ``scaling_by``: scale features, and the targets of a regression, by the training rows alone, of all
+      clients or of each, once these are known (:class:`~fedloom.data.scaling.Scaling`).
+    * ``like``: a file that a model was trained on. This one is read with its features, its classes, and its means and
+      deviations, so that the model can read it.
+
+    A vertical federation:
+
+    * ``parties``: further files, beside this one, that hold other columns of the same rows. This file has the labels;
+      its own features, if it has any, are a party's too, which is called as the file is.
+    * ``id_column``: the column that tells in each file which row is which.
+
+    The result is a Table, from which ``federate`` makes clients.
+
+        import pandas as pd
+
+        rows = pd.DataFrame({"ward": [k % 3 for k in range(60)], "age": range(60), "days": [k % 7 for k in range(60)]})
+        rows.to_csv("mine.csv", index=False)
+        table = fedloom.load_file("mine.csv", client_column="ward", label_column="days", task="regression")
+        print(fedloom.federate(table).clients)
     """
     path, like = Path(path), None if like is None else Path(like)
     how = Scaling(scaling, scaling_by).check() if scaling != "none" else None

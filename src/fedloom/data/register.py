@@ -75,7 +75,17 @@ find = SOURCES.find
 
 
 def load(name: str, **options: object) -> Table:
-    """The table of a source; ``options`` are those of its loader (:attr:`Source.options`)."""
+    """Load a data set by its name.
+
+    * ``name``: "digits", another data set that fedloom knows (``fedloom data list``), or the import path of your own,
+      "package.module:function".
+    * ``options``: those of the data set's loader.
+
+    The result is a Table, from which ``federate`` makes clients. Published files are fetched when first needed.
+
+        table = fedloom.load("digits")
+        print(len(table.y), table.classes)
+    """
     source = find(name)
     for option in options:
         if option not in source.options:

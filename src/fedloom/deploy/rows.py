@@ -76,7 +76,7 @@ def _loaded(experiment: Experiment, path: Path, config: NodeConfig) -> Federated
         raise DataError(f"load in {path.name} returns {name!r} as the client's name; give a text that never changes")
     division, role = experiment.data_plan.division, str(config.get("role", "source"))
     if role not in _ROLES:
-        raise ConfigError(f"the node's role = {role!r} is neither 'source' (it trains) nor 'target' (it is judged on)")
+        raise ConfigError(f"the node's role = {role!r} is neither 'source' (it trains) nor 'target' (it evaluates)")
     data = federate(
         replace(table, groups=None, group_names=None),
         clients=1,

@@ -56,7 +56,7 @@ class Adaptee:
         return Adaptee(data.label(client), client if number is None else number, data, rows, seen)
 
     def usual(self) -> Evaluation:
-        """A client that was never seen fits its support and is judged on its query; the others on their test rows."""
+        """A client that was never seen fits its support and is evaluated on its query; others on their test rows."""
         halves = "support" in self.rows
         judged = "query" if halves and not self.seen else "test"
         return Evaluation(model="adapted", split=judged, adapt_split="support" if halves else "train")
@@ -82,15 +82,29 @@ class Adaptee:
 
 @dataclass(frozen=True, eq=False)
 class Adapted:
-    """A model fitted to one client's rows, and how good it was on other rows of that client, before and after."""
+    """A model fitted to one client's rows, and how good it was on other rows of that client, before and after.
+
+    ``adapt`` gives it back, and ``save`` writes it into a folder.
+
+        data = fedloom.federate("digits", clients=5)
+        problem, method = fedloom.Problem(data, fedloom.build_model("linear", data)), fedloom.FedAvg()
+        run = fedloom.train(problem, method, rounds=2)
+        adapted = fedloom.adapt(run, client=3, problem=problem, method=method).save("client-3")
+        print(adapted.before["accuracy"], adapted.after["accuracy"], adapted.folder)
+    """
 
     theta: Vector
+    """The adapted model."""
     before: dict[str, float]
+    """The metrics of the model that it was adapted from."""
     after: dict[str, float]
+    """The metrics of the adapted model, on the same rows."""
     record: dict[str, Any]
     """What it is: the client, its rows, the steps, the run that it comes from."""
     model: Model
+    """The network of which these are the parameters."""
     folder: Path | None = None
+    """Where it is saved; none: nowhere."""
 
     def save(self, folder: str | Path) -> Adapted:
         """The model by the names of its tensors (safetensors), and beside it a JSON that says what it is."""
@@ -119,13 +133,13 @@ def adapt_client(
     evaluation: Evaluation,
     about: Mapping[str, Any],
 ) -> Adapted:
-    """Adapt the model in ``state`` to a client by the method's own rule, and judge it before and after.
+    """Adapt the model in ``state`` to a client by the method's own rule, and evaluate it before and after.
 
     ``problem`` is what the model was trained on; ``evaluation`` says on which rows, by how many steps of which size,
     and which metrics; ``about`` goes into the record.
     """
     fitted, judged = evaluation.fitted, evaluation.judged
-    for split, what in ((fitted, "adapt on"), (judged, "be judged on")):
+    for split, what in ((fitted, "adapt on"), (judged, "be evaluated on")):
         if len(client.rows.get(split, ())) == 0:
             raise DataError(
                 f"client {client.label} has no rows to {what} ({split}); give it some, or take another client"

@@ -43,13 +43,26 @@ Done = Callable[[dict[str, Any]], Path | None]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One of several tasks: what is learnt, by which method, and the further arguments of ``train``."""
+    """One of several tasks: what is learnt, by which method, and the further arguments of ``train``.
+
+    ``train_tasks`` takes a list of them.
+
+        halves = [fedloom.federate("digits", source_classes=part) for part in (range(5), range(5, 10))]
+        problems = [fedloom.Problem(data, fedloom.build_model("linear", data)) for data in halves]
+        tasks = [fedloom.Task(problem, fedloom.FedAvg(lr=0.1), how={"rounds": 2}) for problem in problems]
+        run = fedloom.train_tasks(tasks)
+    """
 
     problem: Problem
+    """What is learnt."""
     method: Method
+    """By which method."""
     name: str = ""
+    """What the task is called; "": by its number."""
     how: dict[str, Any] = field(default_factory=dict)
+    """The further arguments of ``train``."""
     config: dict[str, Any] | None = None
+    """What the task's folder says of its settings; none: as much as can be said of objects."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +81,8 @@ class Lesson:
         """The model before anything is learnt."""
         return fresh_model(self.setting.problem, self.setting.seed)
 
-    def judging(self, method: Method, prior: Vector | None) -> Setting:
-        """What models of this task, or of another one with its own method, are judged in."""
+    def evaluated_in(self, method: Method, prior: Vector | None) -> Setting:
+        """What models of this task, or of another one with its own method, are evaluated in."""
         own = self.setting
         return Setting(
             problem=own.problem,
@@ -102,7 +115,7 @@ def train_tasks(
     progress: Progress | None = None,
     **how: Any,
 ) -> Run:
-    """Learn one task after the other, and judge the model on all tasks after each.
+    """Learn one task after the other, and evaluate the model on all tasks after each.
 
     * ``tasks``: problems with the same model, or Task objects, which have a method and arguments of their own.
     * ``method``: the method for tasks that are problems.
@@ -120,9 +133,9 @@ def train_tasks(
     ``run.matrix``, which has what was forgotten and transferred.
 
         halves = [fedloom.federate("digits", source_classes=part) for part in (range(5), range(5, 10))]
-        problems = [fedloom.Problem(data, fedloom.build_model("mlp", data)) for data in halves]
-        run = fedloom.train_tasks(problems, fedloom.FedAvg(lr=0.1), rounds=20)
-        run.matrix.forgetting
+        problems = [fedloom.Problem(data, fedloom.build_model("linear", data)) for data in halves]
+        run = fedloom.train_tasks(problems, fedloom.FedAvg(lr=0.1), rounds=2)
+        print(run.matrix.forgetting)
     """
     return learn_tasks(
         _lessons(_tasks(tasks, method, names, how)),
@@ -243,7 +256,8 @@ class _Sequence:
                 store = exits.enter_context(MemoryStore() if saved is None else saved.memory())
                 executor = Serial()
                 exits.callback(executor.close)
-                engine = Rounds(task.judging(method, task.fresh() if saved is None else saved.theta), executor, store)
+                prior = task.fresh() if saved is None else saved.theta
+                engine = Rounds(task.evaluated_in(method, prior), executor, store)
                 if saved is not None:
                     engine.state, engine.clocks.round = saved.state, saved.round
                 found.append({e.name: engine.evaluator.evaluate(e).summary() for e in engine.evaluator.evaluations})
@@ -273,7 +287,7 @@ class _Sequence:
         return TaskMatrix(tuple(task.name for task in self.tasks), tuple(rows), fresh, metric, higher_is_better(metric))
 
     def _recorded(self) -> list[list[Scores]]:
-        """What was judged before the sequence was stopped."""
+        """What was evaluated before the sequence was stopped."""
         file = self.path / MATRIX
         if not file.is_file():
             return []
@@ -371,7 +385,7 @@ def _check(lessons: list[Lesson]) -> None:
         raise ConfigError("there is no task; give at least one")
     first = lessons[0]
     if not first.setting.evaluations:
-        raise ConfigError("tasks in sequence are judged on each other: give an evaluation")
+        raise ConfigError("tasks in sequence are evaluated on each other: give an evaluation")
     known = first.setting.problem
     for lesson in lessons:
         problem = lesson.setting.problem

@@ -27,7 +27,16 @@ _CLIENTS_AT_ONCE = 1000  # … and at most so many clients, whatever the executo
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What is judged, and on what. Every choice that papers leave open is a field here."""
+    """What is evaluated, and on what. Every choice that papers leave open is a field here.
+
+    ``train`` takes one evaluation or several; the first is the main one.
+
+        data = fedloom.federate("digits", clients=10, target=0.2)
+        problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+        newcomers = fedloom.Evaluation("newcomers", model="adapted", on="target", adapt_steps=3, adapt_lr=0.1)
+        run = fedloom.train(problem, fedloom.FedAvg(), rounds=2, evaluate=[fedloom.Evaluation(), newcomers])
+        print(run.history[-1]["evaluations"]["newcomers"]["accuracy"]["weighted"])
+    """
 
     name: str = "evaluation"
     """How it is called in the history."""
@@ -36,14 +45,14 @@ class Evaluation:
     on: Literal["source", "target", "all"] = "source"
     """Clients that train, clients that were never seen in training, or both."""
     split: str | None = None
-    """The rows that are judged; none: test, and of adapted models query for target clients and test-query else."""
+    """The rows that are evaluated; none: test, and of adapted models query for target clients and test-query else."""
     every: Annotated[int, Ge(0)] = 1
     """Every so many rounds; 0: only after the last."""
     metrics: tuple[str, ...] | None = None
-    """Names of metrics; "mae:NAME" is that of one target or label, "mae:*" that of each. None: the usual ones for the
+    """Names of metrics; "mae:NAME" is that of one target or label, "mae:*" that of each. None: the defaults for the
     task. The loss is always there."""
     adapt_split: str | None = None
-    """The rows that an adapted model is fitted to; none: test-support where test-query is judged, else support."""
+    """The rows that an adapted model is fitted to; none: test-support where test-query is evaluated, else support."""
     adapt_steps: Count | None = None
     """How many steps; none: as the method adapts, by default one."""
     adapt_lr: Positive | None = None
@@ -61,7 +70,7 @@ class Evaluation:
 
     @property
     def judged(self) -> str:
-        """The rows that are judged: never such that the clients were trained on, unless the user says so."""
+        """The rows that are evaluated: never such that the clients were trained on, unless the user says so."""
         if self.split is not None:
             return self.split
         if self.model != "adapted":
@@ -76,7 +85,7 @@ class Evaluation:
         return "test-support" if self.judged == "test-query" else "support"
 
     def clients(self, data: FederatedData) -> Ints:
-        """Who is judged: the chosen clients that have rows in the split; of parties that share them, the first."""
+        """Who is evaluated: the chosen clients that have rows in the split; of parties that share them, the first."""
         if data.layout == "features":
             return np.zeros(int(data.splits[self.judged].sizes[0] > 0), dtype=np.int64)
         roles = {"source": (SOURCE,), "target": (TARGET,), "all": (SOURCE, TARGET)}[self.on]
@@ -85,7 +94,7 @@ class Evaluation:
         return chosen
 
     def check(self, data: FederatedData) -> None:
-        """Refuses what cannot be judged, before any work."""
+        """Refuses what cannot be evaluated, before any work."""
         metrics_for(data.task, self.metrics, data.columns)
         if data.layout == "features" and self.model in ("personal", "adapted"):
             raise ConfigError(

@@ -37,7 +37,18 @@ _CYCLES = 1000
 
 @dataclass(frozen=True)
 class Fleet:
-    """What the devices are like. The default is ideal: no delays, nobody fails, and computing takes no time."""
+    """What the clients' devices are like. The default is ideal: no delays, nobody fails, computing takes no time.
+
+    What differs between clients is a distribution, from which each client draws a number of its own.
+
+        from fedloom.engine.fleet import Distribution
+
+        data = fedloom.federate("digits", clients=10)
+        problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+        fleet = fedloom.Fleet(speed=Distribution.parse("uniform:50:500"), loss=0.1, deadline=20.0)
+        run = fedloom.train(problem, fedloom.FedAvg(), rounds=3, fleet=fleet)
+        print(run.summary["simulated_seconds"])
+    """
 
     speed: Varied = Distribution("constant", math.inf)
     """Gradient evaluations of single rows that a client does in a second."""

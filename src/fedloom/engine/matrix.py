@@ -24,14 +24,19 @@ class TaskMatrix:
 
     All four measures are NaN where the tasks learnt so far are too few for them. "Better" is the metric's own
     direction: forgetting is a loss and both transfers are gains for an error as for an accuracy.
+
+        matrix = fedloom.TaskMatrix(("first", "second"), ((0.9, 0.2), (0.7, 0.8)), fresh=(0.1, 0.1))
+        print(matrix.average, matrix.forgetting, matrix.forward_transfer)
     """
 
     tasks: tuple[str, ...]
+    """The names of the tasks, in their order."""
     rows: tuple[tuple[float, ...], ...]
     """R, a row for each task learnt so far, a column for each task."""
     fresh: tuple[float, ...]
     """b_j: the metric on task j of a model that has learnt nothing."""
     metric: str = "accuracy"
+    """The metric's name."""
     higher: bool = True
     """Whether more of the metric is better."""
 

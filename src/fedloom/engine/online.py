@@ -27,7 +27,7 @@ def check_stream(stream: Stream, data: FederatedData, fleet: Fleet, seed: int) -
 
 
 class Online:
-    """A stream on its way. It keeps what has been judged, what the server was told, and whose memory begins where.
+    """A stream on its way. It keeps what has been evaluated, what the server was told, and whose memory begins where.
 
     All times are those of the simulated clock. ``storage`` bounds the rows that a client holds: the newest ones. The
     pool of ``central`` is no device: it keeps everything.
@@ -63,7 +63,7 @@ class Online:
         return come - held, held
 
     def fresh(self, clients: Ints, window: Window) -> Window:
-        """The rows of a window that have not been judged yet."""
+        """The rows of a window that have not been evaluated yet."""
         first, held = window
         unseen = np.maximum(first, self._judged[clients])
         return unseen, first + held - unseen
@@ -102,7 +102,7 @@ class Online:
         self._kept[clients] = window[0]
 
     def taken(self, clients: Ints, fresh: Window, counts: Ints) -> None:
-        """Fresh rows were judged: so many of each client, all or, where the client failed, none."""
+        """Fresh rows were evaluated: so many of each client, all or, where the client failed, none."""
         self._judged[clients] = np.where(counts > 0, fresh[0] + counts, self._judged[clients])
 
     def test_by(self, problem: Problem, metrics: list[Metric]) -> None:

@@ -57,14 +57,26 @@ class Interrupted(FedloomError):
 
 @dataclass(eq=False)
 class Run:
-    """What came of a run."""
+    """What came of a run.
+
+    ``train`` gives it back.
+
+        data = fedloom.federate("digits", clients=5)
+        problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+        run = fedloom.train(problem, fedloom.FedAvg(), rounds=2)
+        print(run.summary["metrics"]["accuracy"], run.frame()["bytes_up"].iloc[-1])
+    """
 
     theta: Vector
     """The server's model."""
     state: State
+    """What the server keeps between rounds."""
     history: list[Row]
+    """A row for each round, the first of them before any."""
     summary: dict[str, Any]
+    """The run in one object, as summary.json has it."""
     folder: Path | None = None
+    """Where the run is kept; none: nowhere."""
     notes: list[str] = field(default_factory=list)
     """What had to be recovered on the way."""
     matrix: TaskMatrix | None = None
@@ -121,12 +133,12 @@ def train(
     * ``problem``: the clients' data, the model and the loss. ``method``: the method with its hyper-parameters.
     * ``rounds``: how many rounds at most. ``seed``: of everything that is random.
     * ``select``: who takes part: a number of clients each round, a Selection, or none for everybody.
-    * ``schedule``: whether the server waits for them ("rounds") or takes replies as they arrive ("async"); none: what
-      is usual for the method. A Schedule also says what ends the run early.
+    * ``schedule``: whether the server waits for them ("rounds") or takes replies as they arrive ("async"); none: the
+      method's default. A Schedule also says what ends the run early.
     * ``fleet``: how fast, reliable and near the clients are; none: an ideal one, on which nothing takes time.
     * ``stream``: how the clients' training rows arrive; none: all are there.
     * ``channel``: what messages go through, such as a quantisation; none: they arrive as they were sent.
-    * ``evaluate``: one Evaluation or several; none: the usual one, an empty list: nothing is judged.
+    * ``evaluate``: one Evaluation or several; none: the default one; an empty list: nothing is evaluated.
     * ``prior``: θ_p, the model of an earlier run, for methods that hold on to one.
     * ``theta0``: the model to start from; none: as the model's own initialisation draws it for the seed.
     * ``on_error``: a client that fails, or answers with NaN, ends the run ("stop") or is left out ("drop").
@@ -150,8 +162,8 @@ def train(
 
         data = fedloom.federate(fedloom.load("digits"), clients=20, partition="dirichlet", alpha=0.3)
         problem = fedloom.Problem(data, fedloom.build_model("mlp", data))
-        run = fedloom.train(problem, fedloom.FedAvg(lr=0.1), rounds=30, select=10)
-        run.frame()["accuracy"]
+        run = fedloom.train(problem, fedloom.FedAvg(lr=0.1), rounds=5, select=10)
+        print(run.frame()["accuracy"])
     """
     prepared = prepare(
         problem,
@@ -326,7 +338,7 @@ class _Walk:
         if self.engine.clocks.round == 0:
             raise error
         self.deserted = str(error)
-        self.verdict = None  # judged by the last model, whenever it was judged last
+        self.verdict = None  # evaluated by the last model, whenever it was evaluated last
         self._save()
 
     def _record(self, row: Row) -> None:

@@ -15,14 +15,23 @@ from fedloom.types import Count, Positive
 
 @dataclass(frozen=True)
 class Schedule:
-    """Rounds in which the server waits for all, or replies taken as they arrive; and what ends the run early."""
+    """Rounds in which the server waits for all, or replies taken as they arrive; and what ends the run early.
+
+    ``train`` takes a schedule, or the name of one.
+
+        data = fedloom.federate("digits", clients=10)
+        problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+        schedule = fedloom.Schedule("async", concurrency=5, buffer=2, seconds=60.0)
+        fleet = fedloom.FLEETS["cross-device"]
+        run = fedloom.train(problem, fedloom.FedBuff(), rounds=3, schedule=schedule, fleet=fleet)
+    """
 
     name: Literal["rounds", "async"] | None = None
-    """The server waits for all whom it asked, or takes replies as they arrive; none: what is usual for the method."""
+    """The server waits for all whom it asked, or takes replies as they arrive; none: the method's default."""
     concurrency: Count | None = None
     """Of async: clients that work at a time; none: as many as the selection takes for a round."""
     buffer: Count | None = None
-    """Of async: replies that the server gathers for a step; none: what is usual for the method, 1 for most."""
+    """Of async: replies that the server gathers for a step; none: the method's default, 1 for most."""
     seconds: Positive | None = None
     """Simulated seconds after which the run ends, if not all rounds are done by then."""
     metric: str | None = None

@@ -73,7 +73,7 @@ class Setting:
         channel: Channel | None = None,
         **others: Any,
     ) -> Setting:
-        """From the arguments of ``train``, with nothing left open: how many are selected, the usual evaluation, …"""
+        """From the arguments of ``train``, with nothing left open: how many are selected, the default evaluation, …"""
         chosen_by = Uniform(select) if isinstance(select, int) else select or All()
         schedule = schedule if isinstance(schedule, Schedule) else Schedule(schedule)
         return Setting(
@@ -162,7 +162,7 @@ class Setting:
 
 
 def _evaluations(evaluate: Evaluation | Sequence[Evaluation] | None) -> Sequence[Evaluation]:
-    """One evaluation, several, or, with none given, the usual one."""
+    """One evaluation, several, or, with none given, the default one."""
     if evaluate is None:
         return (Evaluation(),)
     return (evaluate,) if isinstance(evaluate, Evaluation) else tuple(evaluate)

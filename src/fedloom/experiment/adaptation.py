@@ -79,8 +79,11 @@ def adapt(
 
     The result has the adapted model and its metrics ``before`` and ``after``, on rows that it was not fitted to.
 
-        adapted = fedloom.adapt("runs/fedavg-digits-0", client=3, steps=1, lr=0.05)
-        adapted.before["accuracy"], adapted.after["accuracy"]
+        data = fedloom.federate("digits", clients=10, target=0.2)
+        problem, method = fedloom.Problem(data, fedloom.build_model("linear", data)), fedloom.FedAvg()
+        run = fedloom.train(problem, method, rounds=2)
+        adapted = fedloom.adapt(run, client=3, problem=problem, method=method, steps=1, lr=0.05)
+        print(adapted.before["accuracy"], adapted.after["accuracy"])
     """
     trained = _trained(run, problem, method)
     chosen = _own_client(trained, client) if data is None else _new_client(trained, data, client)

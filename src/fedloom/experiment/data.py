@@ -38,7 +38,7 @@ class Division:
     support: Fraction | None = 0.5
     """The share of the train (and of the test) rows for adaptation; none: no such splits."""
     target: Share = 0.0
-    """The share of clients that never train and are there to be judged on."""
+    """The share of clients that never train and are there to be evaluated on."""
     source_classes: Sequence[int | str] | None = None
     """The classes that training clients may hold; none: all."""
     target_classes: Sequence[int | str] | None = None

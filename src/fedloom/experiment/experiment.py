@@ -130,7 +130,7 @@ class Experiment:
     ) -> Self:
         """The experiment of a file, with some settings changed.
 
-        * ``path``: the file; none: all settings are as usual.
+        * ``path``: the file; none: all settings are the defaults.
         * ``overrides``: settings that win over those of the file, by their full keys: ``{"method.lr": 0.1}``.
         * ``shelf``: where data and models are kept for experiments that share them; none: a shelf of its own.
 

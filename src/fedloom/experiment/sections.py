@@ -1,4 +1,4 @@
-"""All sections but [data]: the top of the file, the model, the method, who takes part, and how it is judged and run.
+"""All sections but [data]: the top of the file, the model, the method, who takes part, and how it is evaluated and run.
 
 Each function reads one section, adds to the faults what cannot be, and returns what the section means.
 """
@@ -30,7 +30,7 @@ from fedloom.methods.method import inner_methods
 from fedloom.register import OWN
 from fedloom.types import Count, Fraction, Key, NonNegative
 
-ALL_UP_TO, USUAL = 20, 10
+ALL_UP_TO, DEFAULT_COUNT = 20, 10
 """Unless a number is given, everybody takes part in a round where clients are at most 20, and 10 of them otherwise."""
 SPLITS = ("train", "test", "support", "query", "test-support", "test-query")
 SECTIONS = (
@@ -60,9 +60,9 @@ class Top:
     seed: int = 0
     """Of everything that is random."""
     rounds: Count | None = None
-    """How many rounds; none: what is usual for the method, 50 for most."""
+    """How many rounds; none: the method's default, 50 for most."""
     dtype: Literal["float32", "float64"] | None = None
-    """The numbers of the model; none: what is usual for the method, float32 for most."""
+    """The numbers of the model; none: the method's default, float32 for most."""
 
     def settled(self, method: Method) -> Top:
         """With nothing left open."""
@@ -142,7 +142,7 @@ class SelectionPlan:
             return name, clients
         if wanted is None and clients <= ALL_UP_TO:
             return "all" if rule in (Uniform, BySize) else name, clients
-        return name, wanted or USUAL
+        return name, wanted or DEFAULT_COUNT
 
     def make(self, clients: int) -> Selection:
         """The selection."""
@@ -342,7 +342,7 @@ def read_channel(values: Any, faults: Faults) -> tuple[Channel, list[dict[str, A
 
 
 def read_evaluations(values: Any, targets: bool, faults: Faults) -> list[Evaluation]:
-    """What is judged. Unless it is said, all target clients are judged too where there are any."""
+    """What is evaluated. Unless it is said, all target clients are evaluated too where there are any."""
     if values is None:
         return [Evaluation()] + ([Evaluation(name="target", on="target")] if targets else [])
     listed = isinstance(values, list)

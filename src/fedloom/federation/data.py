@@ -27,7 +27,7 @@ class FederatedData:
     """Rows ``x``, ``y`` of all clients, and for every split the rows that each client owns.
 
     ``splits`` has "train" and "test"; "support" and "query" halve "train", "test-support" and "test-query" halve
-    "test" (for adaptation: fit on the support, judge on the query). A row belongs to one client at the most, unless
+    "test" (for adaptation: fit on the support, evaluate on the query). A row belongs to one client at the most, unless
     there are ``blocks``: then clients hold different columns of the same rows, and the server holds the labels.
     ``time`` says when each row was seen, in seconds; None: nobody knows.
 
@@ -37,7 +37,13 @@ class FederatedData:
     * regression: y float (rows, columns), ``target_names`` names the columns
 
     ``feature_names`` are those of the columns of x (of windows, of each step's). ``x_scale`` and ``y_scale`` say how
-    features and targets were scaled; None: they are as they were measured.
+    features and targets were scaled; None: they are as they were measured. ``roles`` tells source clients and target
+    clients apart, ``names`` has the clients' names, and ``notes`` what a reader should know of the data, called
+    ``name``, whose kind is the ``task``.
+
+        data = fedloom.federate("digits", clients=5)
+        rows = data.splits["train"][3]
+        print(data.clients, data.x[rows].shape, data.y[rows].bincount())
     """
 
     name: str

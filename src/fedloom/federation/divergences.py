@@ -19,7 +19,17 @@ _MOST = 200
 
 
 class Divergence(ABC):
-    """h, strictly convex, twice differentiable, and a sum over the coordinates."""
+    """h, strictly convex, twice differentiable, and a sum over the coordinates.
+
+    Its functions work on one vector θ or on a stack of them.
+
+        import torch
+
+        from fedloom.federation.divergences import divergence_for
+
+        h = divergence_for("squared")
+        print(h.between(torch.ones(3), torch.zeros(3)))
+    """
 
     @abstractmethod
     def value(self, theta: Vector) -> Tensor:
@@ -111,5 +121,15 @@ DIVERGENCES.register("hypentropy", Hypentropy())
 
 
 def register_divergence(name: str, h: Divergence) -> None:
-    """Make a user's own h known by name to methods and experiment files of this process."""
+    """Make a user's own h known by name to methods and experiment files of this process.
+
+    * ``name``: what it is called. ``h``: the function, as a Divergence.
+
+    Nothing is returned; ``ADMMFedMeta(h=name)`` then goes by it.
+
+        from fedloom.federation.divergences import Hypentropy
+
+        fedloom.register_divergence("wide", Hypentropy(10.0))
+        method = fedloom.ADMMFedMeta(h="wide", lambda_=0.1)
+    """
     DIVERGENCES.register(name, h)

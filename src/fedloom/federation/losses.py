@@ -201,7 +201,7 @@ _DEFAULT: dict[Task, str] = {
 
 
 def loss_for(task: Task, name: str = "auto") -> Loss:
-    """The loss of that name, or the usual one for the task; refuses a loss that the task has no labels for."""
+    """The loss of that name, or the default for the task; refuses a loss that the task has no labels for."""
     name = _DEFAULT[task] if name == "auto" else name
     found = LOSSES.find(name)
     if task not in found.tasks:

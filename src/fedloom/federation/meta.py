@@ -1,6 +1,6 @@
 """Meta-gradients: how the loss after adaptation changes with the model before it.
 
-A client adapts θ by inner steps on its support rows, φ ← φ − α∘∇f_s(φ), and is judged on its query rows by f_q(φ).
+A client adapts θ by inner steps on its support rows, φ ← φ − α∘∇f_s(φ), and is evaluated on its query rows by f_q(φ).
 With φ_0 = θ, …, φ_K and r = ∇f_q(φ_K), the chain rule walks back through the steps, one Hessian-vector product each:
 
     ∂f_q/∂α gains −∇f_s(φ_k)∘r,   then r ← r − ∇²f_s(φ_k)(α∘r),   k = K − 1, …, 0;    at the end r = ∇_θ f_q(φ_K(θ))
@@ -42,8 +42,8 @@ class Meta:
     batch: int | None = None
     """Rows of an inner step, and of the batches over which the query's loss is averaged; None: all rows."""
     episodes: Literal["split", "independent"] = "split"
-    """Of local steps: "split" adapts on the support and is judged on the query; "independent" draws three mini-batches
-    of the training rows for each step, to adapt, to be judged, and for the second derivatives."""
+    """Of local steps: "split" adapts on the support and is evaluated on the query; "independent" draws three
+    mini-batches of the training rows for each step, to adapt, to be evaluated, and for the second derivatives."""
     support: str = "support"
     query: str = "query"
 

@@ -77,7 +77,7 @@ class Metric(ABC):
 
     @abstractmethod
     def value(self, counts: Tensor) -> Tensor:
-        """The metric from such counts, or from sums of them; NaN where there is nothing to judge."""
+        """The metric from such counts, or from sums of them; NaN where there is nothing to evaluate."""
 
     def values(self, predictions: Predictions) -> Tensor:
         """One number a client (NaN for a client without rows), in float64."""
@@ -284,7 +284,7 @@ def fidelity(reference: Tensor) -> Metric:
 
 
 def metrics_for(task: Task, names: Sequence[str] | None, columns: Sequence[str] = ()) -> list[Metric]:
-    """The metrics of these names, or the usual ones for the task.
+    """The metrics of these names, or the defaults for the task.
 
     "mae:PM2.5" is a metric of one of the ``columns`` (targets, or several labels) alone, by name or number, and
     "mae:*" that of each of them.

@@ -43,6 +43,14 @@ class Model:
 
     ``model(theta, x)`` takes θ of shape (n,) with a batch x, or a stack θ of shape (clients, n) with one batch a
     client. Where θ's values come from is nobody's business here: ``model.init(seed)`` gives a first one.
+
+    * ``build``: a function that builds the ``torch.nn.Module``, so that a seed decides its first weights and every
+      process can build its own.
+
+        import torch
+
+        model = fedloom.Model(lambda: torch.nn.Linear(4, 2))
+        print(model.n, model(model.init(seed=0), torch.zeros(3, 4)).shape)
     """
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:

@@ -162,9 +162,18 @@ class Recipe:
 
 
 def build_model(name: str, data: FederatedData, **options: Any) -> Model:
-    """The model of that name, or the user's own by import path ("package.module:callable"), for these data.
+    """Build the model of that name, or the user's own, with the inputs and outputs that the data need.
 
-    The user's callable gets the shape of a row and the number of outputs, and the options.
+    * ``name``: "linear", "mlp", "lenet", "cnn", "lstm", or the import path of a callable, "package.module:callable",
+      which is given the shape of a row, the number of outputs and the options.
+    * ``data``: the federation that the model is for.
+    * ``options``: those of the network, such as ``hidden=[64]`` of an mlp.
+
+    The result is a Model.
+
+        data = fedloom.federate("digits", clients=5)
+        model = fedloom.build_model("mlp", data, hidden=[16])
+        print(model.n, "parameters")
     """
     return Model(Recipe(name, tuple(data.x.shape[1:]), data.outputs, options))
 

@@ -105,10 +105,19 @@ def part(client: Client, x: Tensor) -> Vector:
 
 
 def predict_together(problem: Problem, theta: Vector, parties: Mapping[str, object]) -> Tensor:
-    """The outputs of a vertical federation's model for rows of which every party brings its own columns.
+    """Predict with the model of a vertical federation: every party brings its own columns of the new rows.
 
-    ``parties`` goes by the clients' names (or numbers) and holds for each the same rows in the same order; the sum of
-    their shares and the server's bias is the prediction, so none of them can be left out.
+    * ``problem``: the problem that the model was trained on. ``theta``: the model, ``run.theta``.
+    * ``parties``: for each client, by its name or number, its columns of the same rows in the same order.
+
+    The result has the outputs of each row: the sum of the parties' shares and of the server's bias. So no party can be
+    left out.
+
+        data = fedloom.federate("digits", clients=2, partition="features")
+        problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+        run = fedloom.train(problem, fedloom.SharingADMM(), rounds=2)
+        columns = {data.label(k): data.x[:3].flatten(1)[:, data.blocks.columns[k]] for k in range(2)}
+        print(fedloom.predict_together(problem, run.theta, columns).shape)
     """
     data = problem.data
     if data.blocks is None:

@@ -28,7 +28,17 @@ _STACK_MOST = 1024
 
 
 class Problem:
-    """Minimise Σ_i p_i f_i(θ), f_i being the mean loss of client i; or find a good θ_i for each client."""
+    """Minimise Σ_i p_i f_i(θ), f_i being the mean loss of client i; or find a good θ_i for each client.
+
+    * ``data``: the clients' rows. ``model``: what is trained on them.
+    * ``loss``: the name of the loss; "auto": the default for the task.
+    * ``dtype``: the numbers of model, data and messages.
+
+        data = fedloom.federate("digits", clients=5)
+        problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+        client = problem.client(3)
+        print(client.n, client.loss(problem.model.init(seed=0)))
+    """
 
     def __init__(
         self, data: FederatedData, model: Model, loss: str = "auto", dtype: torch.dtype = torch.float32

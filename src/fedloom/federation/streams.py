@@ -35,7 +35,16 @@ class Stream:
 
     With ``drift`` the labels change their meaning on the way: classes move on by one (the last becomes the first), 0
     and 1 are exchanged, several labels move on by one column, and the targets of a regression change their sign. What
-    is judged, test rows and target clients, is judged by the new meaning all the time.
+    is evaluated, test rows and target clients, is evaluated by the new meaning all the time.
+
+        from fedloom.engine.fleet import Distribution
+
+        data = fedloom.federate("digits", clients=5)
+        problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+        stream = fedloom.Stream(rate=Distribution("constant", 2.0))
+        fleet = fedloom.Fleet(speed=Distribution("constant", 100.0))
+        run = fedloom.train(problem, fedloom.FedAvg(), rounds=3, stream=stream, fleet=fleet)
+        print(run.history[-1]["arrived"])
     """
 
     start: Varied = Distribution("constant", 0.1)
@@ -286,7 +295,7 @@ def _classes(data: FederatedData) -> Tensor | None:
 
 
 def _drifted(data: FederatedData, share: float) -> Tensor:
-    """The labels once they have changed their meaning: of later training rows, and of all that is judged."""
+    """The labels once they have changed their meaning: of later training rows, and of all that is evaluated."""
     train = data.splits["train"]
     client, place = _places(train)
     later = place >= np.rint(share * train.sizes.numpy())[client]

@@ -61,6 +61,9 @@ class Method(ABC):
 
     What a method can and needs is said by its properties. They belong to the instance, so that a method that wraps
     another can answer for it; where the answer never changes, a class attribute in the place of the property will do.
+
+        method = fedloom.FedAvg(lr=0.1, epochs=2)
+        print(method.layout, method.evaluates, method.default_rounds, method.exact)
     """
 
     @property
@@ -170,7 +173,7 @@ class Method(ABC):
         return
 
     def done(self, state: State) -> bool:
-        """Whether the method has converged, as it judges itself; the run then ends early. Default: never."""
+        """Whether the method has converged, by a rule of its own; the run then ends early. Default: never."""
         return False
 
     def work(self, rows: Ints) -> Ints | None:
@@ -182,7 +185,33 @@ class Method(ABC):
 
 
 class ServerMethod(Method):
-    """A method with a server: five functions, and what the server's step looks at."""
+    """A method with a server: five functions, and what the server's step looks at.
+
+    A subclass is a frozen dataclass, whose fields are the hyper-parameters.
+
+        from dataclasses import dataclass
+
+        @dataclass(frozen=True)
+        class Halfway(fedloom.ServerMethod):
+            lr: float = 0.1
+
+            def server_init(self, ctx):
+                return {"x": ctx.theta0}
+
+            def broadcast(self, state, clients):
+                return {"x": state["x"]}
+
+            def client(self, client, received, memory):
+                y, _ = client.sgd(received["x"], self.lr, batch=32, epochs=1)
+                return {"dx": y - received["x"]}, memory
+
+            def server(self, state, replies, ctx):
+                return {"x": state["x"] + 0.5 * replies.mean("dx")}
+
+        data = fedloom.federate("digits", clients=5)
+        problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+        run = fedloom.train(problem, Halfway(), rounds=2)
+    """
 
     @property
     def reduce(self) -> Reduce:
@@ -250,6 +279,26 @@ class NodeMethod(Method):
     ``inbox`` has, for each key of the neighbours' last messages as they were decoded, a column (…, neighbours, …), and
     ``inbox["present"]`` (…, neighbours) says which places are filled: nodes of one stack may have unlike numbers of
     neighbours. The first inbox of a node, from which ``client_init`` makes its memory, has the initial model ("x").
+
+        from dataclasses import dataclass
+
+        @dataclass(frozen=True)
+        class Gossip(fedloom.NodeMethod):
+            lr: float = 0.1
+
+            def client_init(self, client, received):
+                return {"x": received["x"].expand(*client.n.shape[:-1], -1)}
+
+            def node(self, client, inbox, memory):
+                here, there = inbox["present"].unsqueeze(-1), inbox["x"]
+                mean = (memory["x"] + (here * there).sum(-2)) / (1 + here.sum(-2))
+                x, _ = client.sgd(mean, self.lr, batch=32, epochs=1)
+                return {"x": x}, {"x": x}
+
+            def personal(self, client, state, memory):
+                return memory["x"]
+
+        print(Gossip().evaluates)
     """
 
     @property

@@ -48,8 +48,8 @@ class PerFedAvg(MetaLearning):
     batch: Count | None = None
     """Rows of each mini-batch; none: all."""
     episodes: Literal["split", "independent"] = "split"
-    """ "split": adapt on the support, judge on the query. "independent": three mini-batches of the training rows for
-    each local step: to adapt, to judge, and for the second derivatives (the paper)."""
+    """ "split": adapt on the support, evaluate on the query. "independent": three mini-batches of the training rows for
+    each local step: to adapt, to evaluate, and for the second derivatives (the paper)."""
     delta: Positive = 0.01
     """δ of order = "difference"."""
     weighting: Weighting = "uniform"

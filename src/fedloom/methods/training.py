@@ -17,7 +17,7 @@ from fedloom.types import Count, Memory, Message, State, Vector
 
 @dataclass(frozen=True)
 class LocalSteps(ServerMethod):
-    """A method whose clients take gradient steps of their own; gives it the usual hyper-parameters."""
+    """A method whose clients take gradient steps of their own; gives it the hyper-parameters of such steps."""
 
     lr: Rate = 0.1
     """η, the local step size, or a schedule of it such as "cosine:0.1:0.001:200"."""

@@ -24,11 +24,20 @@ def write_report(
     target: float | None = None,
     metric: str | None = None,
 ) -> Path:
-    """Write the report of the runs in ``paths`` as one self-contained HTML file and return its path.
+    """Write the report of runs as one HTML file that needs no network.
 
-    ``out`` is the file, or a folder that is to hold ``report.html``. With a ``target`` the table says when the
-    ``metric`` (by default the primary one) reached it; without one, it does so for the target at which the runs were to
-    end.
+    * ``paths``: folders of runs, or folders with such folders in them.
+    * ``out``: the file, or a folder that is to hold ``report.html``.
+    * ``title``: the heading of the page; none: one is made of the runs.
+    * ``target``: a value; the table then says when each run reached it. None: that at which the runs were to end.
+    * ``metric``: whose value that is; none: the primary one.
+
+    The result is the path of the file.
+
+        data = fedloom.federate("digits", clients=5)
+        problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+        fedloom.train(problem, fedloom.FedAvg(), rounds=2, out="first")
+        page = fedloom.write_report("first", "report.html", target=0.5)
     """
     given = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
     groups = group_runs(find_runs(given))

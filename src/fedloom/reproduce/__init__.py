@@ -1,4 +1,4 @@
-"""Tables of experiments, ours beside the published values: read from a file, run, resumed, judged and recorded.
+"""Tables of experiments, ours beside the published values: read from a file, run, resumed, compared and recorded.
 
 from fedloom.reproduce import Reproduction, read_plan
 """

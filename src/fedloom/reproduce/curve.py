@@ -33,7 +33,7 @@ def curve_of(cell: Cell, folder: Path) -> Curve | None:
     """The measure along the rounds, and along the simulated seconds where those passed.
 
     It is a mean over the repeats as long as all of them go on, but for those that diverged. Of tasks in sequence, whose
-    earlier ones are judged only when one ends, it is the metric on the task that is being learnt. None where it was
+    earlier ones are evaluated only when one ends, it is the metric on the task that is being learnt. None where it was
     evaluated less than three times, and for a cell that only reads the runs of another column.
     """
     own = cell.column == cell.home[1] and cell.measure.task is None
@@ -51,7 +51,7 @@ def curve_of(cell: Cell, folder: Path) -> Curve | None:
 
 
 def joined_curve(parts: Sequence[tuple[Curve | None, int]]) -> Curve | None:
-    """The mean of curves that are means over so many repeats each; where other rounds were judged, that of the most."""
+    """The mean of curves that are means over so many repeats each; where other rounds count, that of the most."""
     known = [(curve, count) for curve, count in parts if curve is not None and count]
     if not known:
         return None

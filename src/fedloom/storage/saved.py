@@ -48,7 +48,19 @@ class SavedModel:
 
 
 def saved_model(folder: str | Path) -> SavedModel:
-    """The model of an earlier run, also of one that is not finished; of tasks in sequence, that of the last one."""
+    """Read the model of an earlier run from its folder, also of a run that is not finished.
+
+    * ``folder``: the folder of the run; of tasks in sequence the model is that of the last task.
+
+    The result has the model as a vector (``theta``), the server's state (``state``), the ``round`` after which they
+    were saved, and whether the run was ``finished``.
+
+        data = fedloom.federate("digits", clients=5)
+        problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+        fedloom.train(problem, fedloom.FedAvg(), rounds=2, out="first")
+        saved = fedloom.saved_model("first")
+        fedloom.train(problem, fedloom.FedAvg(), rounds=2, theta0=saved.theta)
+    """
     folder = Path(folder)
     place = _last_task(folder)
     saved = checkpoint.load_latest(place, tidy=False) if place.is_dir() else None

@@ -101,7 +101,7 @@ def check(path: Path, kind: str, remedy: str) -> Header:
 
 
 def _head(file: BinaryIO, path: Path, kind: str, remedy: str) -> tuple[bytes, Header]:
-    """The raw beginning of a file, and what it says, as far as it can be judged without the checksum."""
+    """The raw beginning of a file, and what it says, as far as it can be known without the checksum."""
     size = os.fstat(file.fileno()).st_size
     prefix = file.read(8)
     length = int.from_bytes(prefix, "little")
