@@ -11,6 +11,7 @@ import torch
 
 from fedloom.conformance.answers import Around, Invariant, Limit, Path, Same
 from fedloom.conformance.claims import Claim, Declaration, Subject
+from fedloom.conformance.declarations.courses import Adapts, Course, Reported
 from fedloom.conformance.kit import Trial, bench, plan
 from fedloom.conformance.mutants import Mutant, mutants
 from fedloom.conformance.problems import classification, quadratics
@@ -24,7 +25,7 @@ _NOT_JUDGES = frozenset(
 """Checks of how a method is written, or of the machinery around it: a mutant is made another way than a method, and
 keeps hidden tables, so that these would refuse it for what it is, not for what it computes."""
 
-_TELLING = (Limit, Path, Same, Invariant, Around)
+_TELLING = (Limit, Path, Same, Invariant, Around, Course, Adapts, Reported)
 """Claims whose ``method`` is all that they set."""
 
 

@@ -29,6 +29,7 @@ from fedloom.conformance.declarations.courses import (
     TRAINING,
     Adapts,
     AdaptsInPasses,
+    Also,
     Defaults,
     Episodes,
     Reported,
@@ -496,6 +497,8 @@ PER_FEDAVG = Declaration(
         ),
         Episodes("mini-batches of the halves: one to adapt, one to be judged on", frozenset({0, 2})),
         Episodes("three independent mini-batches", frozenset({0, 1, 2}), {"episodes": "independent"}),
+        *(Also("work", {"episodes": "independent", "order": order}) for order in ("first", "difference", "exact")),
+        *(Also("draws", {"episodes": episodes, "steps": 12}) for episodes in ("split", "independent")),
         Limit(
             "independent mini-batches find what all clients share",
             agreeing,
