@@ -66,14 +66,12 @@ def check_mutants(
     method: Method | type[Method] | None = None,
     claims: Declaration | Sequence[Claim] | None = None,
     only: Sequence[str] | None = None,
-    sample: int | None = None,
     report: Report | None = None,
 ) -> list[MutantOutcome]:
     """Run the kit on the mutants of a method, each until a check fails.
 
     The method and what is known of it are as for ``check_method``; ``only`` are names of mutants, or the words with
-    which these begin ("reply", "default"); a ``sample`` is one mutant of each kind, other numbers choosing others.
-    ``report`` is called with each outcome as soon as it is there.
+    which these begin ("reply", "default"). ``report`` is called with each outcome as soon as it is there.
     """
     subject = bench(name, method, claims)
     excuses, outcomes = dict(subject.declaration.equivalent), []
@@ -82,17 +80,11 @@ def check_mutants(
     for unknown in excuses.keys() - {mutant.name for mutant in made}:
         raise ConfigError(f"the method {name!r} is excused from the mutant {unknown!r}, but there is no such mutant")
     chosen = [m for m in made if only is None or m.name in only or m.kind in only]
-    for mutant in chosen if sample is None else _sampled(chosen, sample):
+    for mutant in chosen:
         outcomes.append(_hunted(subject, mutant, trials, excuses.get(mutant.name)))
         if report is not None:
             report(outcomes[-1])
     return outcomes
-
-
-def _sampled(some: list[Mutant], number: int) -> list[Mutant]:
-    """One of each kind."""
-    kinds = [[m for m in some if m.kind == kind] for kind in dict.fromkeys(m.kind for m in some)]
-    return [alike[number % len(alike)] for alike in kinds]
 
 
 def _hunted(subject: Subject, mutant: Mutant, trials: list[Trial], excuse: str | None) -> MutantOutcome:
