@@ -14,6 +14,7 @@ from the method (``Declaration.equivalent``).
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -106,11 +107,12 @@ class Seen:
 
     @contextmanager
     def _spied(self, name: str, thing: Any) -> Iterator[None]:
-        """Notes every attribute that is asked for."""
+        """Notes every attribute that is asked for by anybody but the thing itself."""
         cls = type(thing)
 
         def asked(thing: Any, attribute: str) -> Any:
-            self.read.add(f"{name}.{attribute}")
+            if sys._getframe(1).f_globals["__name__"] != cls.__module__:
+                self.read.add(f"{name}.{attribute}")
             return object.__getattribute__(thing, attribute)
 
         object.__setattr__(thing, "__class__", _subclass(cls, {"__getattribute__": asked}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, cast
 
@@ -22,11 +22,12 @@ from fedloom.conformance.declarations.averaging import (
 )
 from fedloom.conformance.declarations.baselines import server_moved
 from fedloom.conformance.declarations.courses import ROUNDS, Also, Course, Defaults, Ledger, Passes
-from fedloom.conformance.drive import Walk, apart, recall
+from fedloom.conformance.drive import Moment, Walk, apart, recall, replies_to
 from fedloom.conformance.problems import Known, least_squares, logistic, quadratics
 from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
+from fedloom.methods.method import ServerMethod
 
 EVERY_HARDSHIP = ("sampled", "lost", "late", "quantised")
 
@@ -230,6 +231,25 @@ class Stops(Claim):
         return Finding(True, left, f"it stops when {left:.3g} is left")
 
 
+@dataclass(frozen=True, eq=False)
+class Patient(Claim):
+    """The same replies that change an adaptive ρ leave it alone if one of them answers an older z."""
+
+    name: str = "old replies do not change an adaptive penalty"
+    method: Mapping[str, Any] = field(default_factory=lambda: {"adaptive": True, "rho": 1e3})
+
+    def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
+        with subject.walking(unequal_problem(), subject.tuned(self.method)) as walk:
+            moment, method = Moment.after(walk, 1), cast(ServerMethod, walk.setting.method)
+            reply, _ = method.client(moment.stack(), moment.received(), moment.memory())
+            ages = torch.zeros(2, len(moment.ids), dtype=torch.int64)
+            ages[1, 2] = 3
+            taken = [replies_to(method, moment.stack(), reply, age) for age in ages]
+            fresh, old = (float(method.server(walk.state, replies, walk.context(1))["rho"]) for replies in taken)
+        before = float(walk.state["rho"])
+        return Finding(old == before != fresh, old, f"ρ = {before} becomes {fresh}, and with an old reply {old}")
+
+
 _STANDS = ("sampled", "lost", "quantised")
 _EVERYTHING = {name: Exactly(300) for name in EVERY_HARDSHIP}
 _PENALTY = {"regulariser": "elastic-net", "strength": 0.3, "l1_share": 0.4}
@@ -290,6 +310,7 @@ ADMM = Declaration(
             {"adaptive": True, "rho": 1e3, "adapt_rounds": 6},
             stands=("sampled", "lost"),
         ),
+        Patient(),
         Invariant(
             "solvers that are content with everything move nothing",
             unequal_problem,

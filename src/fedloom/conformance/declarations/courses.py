@@ -137,6 +137,24 @@ class Also(Claim):
         return CHECKS[self.check](replace(subject, declaration=more))
 
 
+@dataclass(frozen=True, eq=False)
+class Costs(Claim):
+    """The history counts as many gradients of single rows in a round as theory needs."""
+
+    name: str
+    known: Callable[[], Known]
+    gradients: Callable[[Known, Any], int]
+    """From the problem and the method to their number."""
+    method: Mapping[str, Any] = field(default_factory=dict)
+
+    def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
+        known, method = self.known(), subject.tuned(self.method)
+        with subject.walking(known.problem, method) as walk:
+            told = int(walk.step()["gradient_evaluations"])
+        due = self.gradients(known, method)
+        return Finding(told == due, float(told), f"{told} gradients of single rows are told, {due} are due")
+
+
 TRAINING = {"lr": 0.1, "batch": 32, "epochs": 1, "steps": None, "optimiser": "sgd"}
 """The defaults of local training."""
 ROUNDS = {"default_schedule": "rounds", "default_rounds": 50, "default_dtype": "float32", "evaluates": "global"}

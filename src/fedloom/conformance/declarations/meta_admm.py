@@ -24,6 +24,7 @@ from fedloom.conformance.declarations.meta import (
     NOTHING,
     adapted_by,
     adapted_quadratic,
+    costs,
     differences,
     meta_gradients,
 )
@@ -310,6 +311,7 @@ ADMM_FEDMETA = Declaration(
             0.1,
         ),
         Adapts("clients adapt by steps of α", unequal_quadratics, adapted_by, _PRICES),
+        *costs(_PRICES),
         *_TOLD,
         Defaults({**_GIVEN, "order": "difference", "delta": None}),
         Invariant("the server's sum is that of the clients", unequal_problem, miscounted, _PRICES, 30, 1e-12, _STANDS),
@@ -398,6 +400,7 @@ ADMM_META_EXACT = Declaration(
         ),
         Invariant("the server's sum is that of the clients", unequal_problem, miscounted, _SOLVED, 20, 1e-12, _STANDS),
         Adapts("clients adapt by steps of α", unequal_quadratics, adapted_by, _SOLVED),
+        *costs({**_SOLVED, "tolerance": 1e3})[:2],
         *_TOLD,
         Defaults({**_GIVEN, "tolerance": 1e-8, "max_iterations": 20}),
     ),

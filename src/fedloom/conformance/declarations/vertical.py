@@ -14,7 +14,7 @@ from torch import Tensor
 from fedloom.conformance.answers import Exactly, Invariant, Limit
 from fedloom.conformance.claims import Declaration
 from fedloom.conformance.declarations.admm import Stops, residuals
-from fedloom.conformance.declarations.courses import Course, Defaults, Ledger
+from fedloom.conformance.declarations.courses import Costs, Course, Defaults, Ledger
 from fedloom.conformance.drive import Walk, apart, recall
 from fedloom.conformance.problems import Floats, Known, vertical, vertical_table
 from fedloom.federation.blocks import Blocks
@@ -195,6 +195,11 @@ def binary() -> Known:
     return vertical("binary")
 
 
+def rows_of_all(known: Known, method: Any) -> int:
+    """The rows of every party together."""
+    return int(known.sizes.sum())
+
+
 def sum_problem() -> Problem:
     """The problem without its answers."""
     return vertical().problem
@@ -261,6 +266,7 @@ SHARING_ADMM = Declaration(
             rounds=1400,
             tolerance=1e-8,
         ),
+        Costs("a party's fit costs a gradient of each of its rows", vertical, rows_of_all),
         Invariant("a single party makes it ordinary ADMM", lambda: alone().problem, unshared, {"adaptive": False}, 30),
         Invariant(
             "the server's sum is that of the parties",
