@@ -11,6 +11,7 @@ import torch
 
 from fedloom.conformance.answers import Around, Invariant, Limit, Path, Same
 from fedloom.conformance.claims import Claim, Declaration, Subject
+from fedloom.conformance.declarations.courses import Adapts, Course, Reported
 from fedloom.conformance.kit import Trial, bench, plan
 from fedloom.conformance.mutants import Mutant, mutants
 from fedloom.conformance.problems import classification, quadratics
@@ -24,7 +25,7 @@ _NOT_JUDGES = frozenset(
 """Checks of how a method is written, or of the machinery around it: a mutant is made another way than a method, and
 keeps hidden tables, so that these would refuse it for what it is, not for what it computes."""
 
-_TELLING = (Limit, Path, Same, Invariant, Around)
+_TELLING = (Limit, Path, Same, Invariant, Around, Course, Adapts, Reported)
 """Claims whose ``method`` is all that they set."""
 
 
@@ -65,14 +66,12 @@ def check_mutants(
     method: Method | type[Method] | None = None,
     claims: Declaration | Sequence[Claim] | None = None,
     only: Sequence[str] | None = None,
-    sample: int | None = None,
     report: Report | None = None,
 ) -> list[MutantOutcome]:
     """Run the kit on the mutants of a method, each until a check fails.
 
     The method and what is known of it are as for ``check_method``; ``only`` are names of mutants, or the words with
-    which these begin ("reply", "default"); a ``sample`` is one mutant of each kind, other numbers choosing others.
-    ``report`` is called with each outcome as soon as it is there.
+    which these begin ("reply", "default"). ``report`` is called with each outcome as soon as it is there.
     """
     subject = bench(name, method, claims)
     excuses, outcomes = dict(subject.declaration.equivalent), []
@@ -81,17 +80,11 @@ def check_mutants(
     for unknown in excuses.keys() - {mutant.name for mutant in made}:
         raise ConfigError(f"the method {name!r} is excused from the mutant {unknown!r}, but there is no such mutant")
     chosen = [m for m in made if only is None or m.name in only or m.kind in only]
-    for mutant in chosen if sample is None else _sampled(chosen, sample):
+    for mutant in chosen:
         outcomes.append(_hunted(subject, mutant, trials, excuses.get(mutant.name)))
         if report is not None:
             report(outcomes[-1])
     return outcomes
-
-
-def _sampled(some: list[Mutant], number: int) -> list[Mutant]:
-    """One of each kind."""
-    kinds = [[m for m in some if m.kind == kind] for kind in dict.fromkeys(m.kind for m in some)]
-    return [alike[number % len(alike)] for alike in kinds]
 
 
 def _hunted(subject: Subject, mutant: Mutant, trials: list[Trial], excuse: str | None) -> MutantOutcome:

@@ -14,6 +14,7 @@ from the method (``Declaration.equivalent``).
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.conformance.drive import differing, everything, same_bits, walking
+from fedloom.conformance.drive import difference, everything, same_bits, walking
 from fedloom.engine.rounds import Rounds
 from fedloom.errors import FedloomError
 from fedloom.federation.client import Client
@@ -43,6 +44,7 @@ Change = Callable[[type[Any]], Mapping[str, Function]]
 
 _ON_CLIENTS = ("client_init", "client", "node", "weight", "measure", "adapt", "personal", "settle")
 _FEW = 0.9
+_ROUNDING = 1e-9
 _NUMBERS = (1.5, 2 / 3, 0.5)
 
 
@@ -96,15 +98,21 @@ class Seen:
             self.state |= {key: new[key].is_floating_point() for key in moved}
             return new
 
-        return {act: client, "server": server} if issubclass(cls, ServerMethod) else {act: client}
+        def weight(method: Method, client: Client) -> Any:
+            with self._spied("client", client):
+                return cls.weight(method, client)
+
+        functions: dict[str, Function] = {act: client, "server": server, "weight": weight}
+        return {name: function for name, function in functions.items() if hasattr(cls, name)}
 
     @contextmanager
     def _spied(self, name: str, thing: Any) -> Iterator[None]:
-        """Notes every attribute that is asked for."""
+        """Notes every attribute that is asked for by anybody but the thing itself."""
         cls = type(thing)
 
         def asked(thing: Any, attribute: str) -> Any:
-            self.read.add(f"{name}.{attribute}")
+            if sys._getframe(1).f_globals["__name__"] != cls.__module__:
+                self.read.add(f"{name}.{attribute}")
             return object.__getattribute__(thing, attribute)
 
         object.__setattr__(thing, "__class__", _subclass(cls, {"__getattribute__": asked}))
@@ -127,7 +135,7 @@ def mutants(
     seen = Seen()
     ends = list(_runs(_mutant("watched", method, seen.watching).method, problem, options))
     made = [*_of_fields(method), *_of_parts(method, seen), *_of_functions(method, seen, divisible)]
-    return made + [m for m in _of_sizes(method) if _differs(ends, _runs(m.method, problem, options))]
+    return made + [m for m in _of_sizes(method, seen) if _differs(ends, _runs(m.method, problem, options))]
 
 
 # Making a mutant
@@ -473,7 +481,7 @@ def _of_functions(method: Method, seen: Seen, divisible: bool) -> Iterator[Mutan
         yield _mutant(f"report: times {_FEW}", method, _reporting)
 
 
-def _of_sizes(method: Method) -> Iterator[Mutant]:
+def _of_sizes(method: Method, seen: Seen) -> Iterator[Mutant]:
     """Clients count for their rows, or for the same, the wrong way round."""
 
     def alike(client: Client) -> dict[str, Any]:
@@ -486,13 +494,18 @@ def _of_sizes(method: Method) -> Iterator[Mutant]:
     def evenly(ctx: Any) -> dict[str, Any]:
         return {"sizes": torch.full_like(ctx.sizes, int(ctx.sizes.double().mean()))}
 
-    yield _mutant("sizes: all the same to clients", method, _on_clients(alike))
-    if isinstance(method, ServerMethod):
+    if "client.n" in seen.read or "client.count" in seen.read:
+        yield _mutant("sizes: all the same to clients", method, _on_clients(alike))
+    if "ctx.sizes" in seen.read:
         yield _mutant("sizes: all the same in the context", method, _at_server("ctx", evenly))
-        yield _mutant("weight: all count alike", method, lambda cls: {"weight": lambda self, client: None}, "weighting")
-        yield _mutant(
-            "weight: by rows always", method, lambda cls: {"weight": lambda self, client: client.n}, "weighting"
-        )
+    if _own(type(method), "weight"):
+        yield _mutant("weight: all count alike", method, _weighing(lambda client: None), "weighting")
+    if seen.replies:
+        yield _mutant("weight: by rows always", method, _weighing(lambda client: client.n), "weighting")
+
+
+def _weighing(weight: Callable[[Client], Tensor | None]) -> Change:
+    return lambda cls: {"weight": lambda self, client: weight(client)} if issubclass(cls, ServerMethod) else {}
 
 
 @dataclass(frozen=True)
@@ -628,5 +641,5 @@ def _runs(method: Method, problem: Problem, options: Sequence[Mapping[str, Any]]
 
 
 def _differs(sound: list[dict[str, Tensor]], mutant: Iterator[dict[str, Tensor]]) -> bool:
-    """Whether a mutant ever comes to another bit than the sound method."""
-    return any(differing(one, other) for one, other in zip(sound, mutant, strict=False))
+    """Whether a mutant ever comes elsewhere than the sound method, rounding left aside."""
+    return any(difference(one, other) > _ROUNDING for one, other in zip(sound, mutant, strict=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, cast
 
@@ -12,15 +12,22 @@ import torch
 from torch import Tensor
 
 from fedloom.conformance.answers import Exactly, Invariant, Limit, Path
-from fedloom.conformance.claims import Declaration
-from fedloom.conformance.declarations.averaging import optimum, slopes, unequal_problem, unequal_quadratics
+from fedloom.conformance.claims import IDEAL, Claim, Declaration, Finding, Hardship, Subject
+from fedloom.conformance.declarations.averaging import (
+    WHO_ANSWERS,
+    optimum,
+    slopes,
+    unequal_problem,
+    unequal_quadratics,
+)
 from fedloom.conformance.declarations.baselines import server_moved
-from fedloom.conformance.declarations.courses import ROUNDS, Course, Defaults, Ledger, Passes
-from fedloom.conformance.drive import Walk, apart, recall
+from fedloom.conformance.declarations.courses import ROUNDS, Also, Course, Defaults, Ledger, Passes
+from fedloom.conformance.drive import Moment, Walk, apart, recall, replies_to
 from fedloom.conformance.problems import Known, least_squares, logistic, quadratics
 from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
+from fedloom.methods.method import ServerMethod
 
 EVERY_HARDSHIP = ("sampled", "lost", "late", "quantised")
 
@@ -45,36 +52,44 @@ def proximal_point(known: Known, method: Any, x: Tensor) -> Tensor:
 
 
 def unpriced(known: Known, method: Any, z: Tensor) -> Ledger:
-    """Before the first round everybody is at z, and all prices are 0."""
-    clients, n = len(known.clients), len(z)
-    kept = {"x": z.repeat(clients, 1), "prices": torch.zeros(clients, n, dtype=z.dtype), "rho": method.rho, "t": 0}
+    """Before the first round nobody counts, and all prices are 0."""
+    zero = torch.zeros(len(known.clients), len(z), dtype=z.dtype)
+    kept = {"x": zero, "m": zero, "rho_i": zero[:, :1], "calm": zero[:, :1] > 0, "rho": method.rho, "t": 0}
     return Ledger({"z": z}, kept=kept)
 
 
 def textbook(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
-    """A round of consensus ADMM on Σ w_i f_i(x_i) + W g(z) in Boyd's words, everybody taking part.
+    """A round of consensus ADMM on Σ w_i f_i(x_i) + W g(z) in Boyd's words, over those who were ever heard.
 
     x_i = argmin w_i f_i + ⟨λ_i, x⟩ + (ρ_i/2)‖x − z‖²; x̂_i = αx_i + (1 − α)z; z⁺ = argmin W g + Σ (ρ_i/2)‖z − x̂_i −
-    λ_i/ρ_i‖²; λ_i + ρ_i(x̂_i − z⁺). Then the residuals of 3.3.1, where to stop, and ρ by residual balancing.
+    λ_i/ρ_i‖²; λ_i = m_i − ρ_i z, m_i = ρ_i x̂_i + λ_i staying as it is while a client is not heard. Then the residuals
+    of 3.3.1, the absent like the others; where to stop, all having been heard since; and ρ by residual balancing.
     """
-    z, before, prices, count = at.state["z"], at.kept["x"], at.kept["prices"], len(known.clients)
+    z, now = at.state["z"], torch.zeros(len(known.clients), 1, dtype=torch.bool)
+    now[heard] = True
     sizes = (known.sizes / known.sizes.mean()).unsqueeze(-1)
     w = sizes if method.weighting == "size" else torch.ones_like(sizes)
     rho = at.kept["rho"] * (sizes if method.rho_by == "size" else torch.ones_like(sizes))
+    prices, before = at.kept["m"] - at.kept["rho_i"] * z, torch.where(at.kept["rho_i"] > 0, at.kept["x"], z)
     x = local_minima(known, method, z, prices / w, rho / w, before)
     ahead = method.relaxation * x + (1 - method.relaxation) * z
-    mean = (rho * ahead + prices).sum(0) / rho.sum()
-    after = shrunk(known, method, mean, float(w.sum() / rho.sum()))
-    primal = (x - after).square().sum().sqrt()
-    dual = rho.square().sum().sqrt() * (after - z).norm()
+    booked = {"x": x, "m": rho * ahead + prices, "rho_i": rho}
+    at.kept |= {key: torch.where(now, value, at.kept[key]) for key, value in booked.items()}
+    penalty, held = at.kept["rho_i"], at.kept["rho_i"] > 0
+    count, scale = int(held.sum()), int(held.sum()) / len(heard)
+    after = shrunk(known, method, at.kept["m"].sum(0) / penalty.sum(), float(w[held].sum() / penalty.sum()))
+    primal = (scale * (x - after)[heard].square().sum()).sqrt()
+    dual = penalty.square().sum().sqrt() * (after - z).norm()
     near = primal / (count**0.5 * (1 + after.norm()))
-    calm = dual / (count**0.5 + prices.square().sum().sqrt())
-    at.kept |= {"x": x, "prices": prices + rho * (ahead - after), "t": at.kept["t"] + 1}
+    calm = dual / (count**0.5 + (scale * prices[heard].square().sum()).sqrt())
+    small = bool(torch.maximum(near, calm) <= method.stop)
+    at.kept |= {"calm": (at.kept["calm"] | now) & small, "t": at.kept["t"] + 1, "left": (near, calm)}
     at.state |= {"z": after, "primal": primal, "dual": dual}
-    at.done = bool(torch.maximum(near, calm) <= method.stop)
+    at.done = small and bool((at.kept["calm"] | ~held).all())
     if method.adaptive and at.kept["t"] <= method.adapt_rounds:
         at.kept["rho"] *= 2.0 if near > 3 * calm else 0.5 if calm > 3 * near else 1.0
     at.state["rho"] = torch.tensor(at.kept["rho"], dtype=z.dtype)
+    at.memory = {k: {key: at.kept[key][k] for key in ("x", "m")} for k in range(len(held)) if held[k]}
 
 
 def local_minima(known: Known, method: Any, z: Tensor, prices: Tensor, rho: Tensor, before: Tensor) -> Tensor:
@@ -189,6 +204,52 @@ def residuals(after: int) -> Callable[[Walk], float]:
     return size
 
 
+@dataclass(frozen=True, eq=False)
+class Stops(Claim):
+    """After some rounds it would stop if ``stop`` were the larger of the two relative residuals, but not if less."""
+
+    name: str
+    course: Course
+    """Whose ledger keeps the two residuals that are left."""
+    rounds: int = 4
+
+    def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
+        known, method = self.course.known(), subject.tuned(self.course.method)
+        with subject.walking(known.problem, method) as walk:
+            ledger = self.course.start(known, method, walk.context(0).theta0)
+        for _ in range(self.rounds):
+            self.course.turn(known, method, ledger, known.clients.tolist())
+        left = float(max(ledger.kept["left"]))
+        for stop, due in ((left * (1 + 1e-9), True), (left * (1 - 1e-9), False)):
+            with subject.walking(known.problem, subject.tuned({**self.course.method, "stop": stop})) as walk:
+                for _ in range(self.rounds):
+                    walk.step()
+                if walk.setting.method.done(walk.state) is not due:
+                    return Finding(
+                        False, left, f"it {'goes on' if due else 'stops'} with {left:.9g} left of {stop:.9g}"
+                    )
+        return Finding(True, left, f"it stops when {left:.3g} is left")
+
+
+@dataclass(frozen=True, eq=False)
+class Patient(Claim):
+    """The same replies that change an adaptive ρ leave it alone if one of them answers an older z."""
+
+    name: str = "old replies do not change an adaptive penalty"
+    method: Mapping[str, Any] = field(default_factory=lambda: {"adaptive": True, "rho": 1e3})
+
+    def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
+        with subject.walking(unequal_problem(), subject.tuned(self.method)) as walk:
+            moment, method = Moment.after(walk, 1), cast(ServerMethod, walk.setting.method)
+            reply, _ = method.client(moment.stack(), moment.received(), moment.memory())
+            ages = torch.zeros(2, len(moment.ids), dtype=torch.int64)
+            ages[1, 2] = 3
+            taken = [replies_to(method, moment.stack(), reply, age) for age in ages]
+            fresh, old = (float(method.server(walk.state, replies, walk.context(1))["rho"]) for replies in taken)
+        before = float(walk.state["rho"])
+        return Finding(old == before != fresh, old, f"ρ = {before} becomes {fresh}, and with an old reply {old}")
+
+
 _STANDS = ("sampled", "lost", "quantised")
 _EVERYTHING = {name: Exactly(300) for name in EVERY_HARDSHIP}
 _PENALTY = {"regulariser": "elastic-net", "strength": 0.3, "l1_share": 0.4}
@@ -196,8 +257,10 @@ _PENALTY = {"regulariser": "elastic-net", "strength": 0.3, "l1_share": 0.4}
 _STEPS: dict[str, Any] = {"solver": "gradient", "lr": 0.3}
 
 
-def _course(name: str, own: Mapping[str, Any], known: Callable[[], Known] = unequal_quadratics) -> Course:
-    return Course(name, known, unpriced, textbook, own, rounds=25)
+def _course(
+    name: str, own: Mapping[str, Any], known: Callable[[], Known] = unequal_quadratics, stands: tuple[str, ...] = ()
+) -> Course:
+    return Course(name, known, unpriced, textbook, own, rounds=25, stands=stands)
 
 
 ADMM = Declaration(
@@ -223,17 +286,31 @@ ADMM = Declaration(
             tolerance=1e-8,
             hardships={"late": Exactly(300)},
         ),
-        _course("every round is Boyd's, and it stops when both residuals are small", {"stop": 1e-3}),
+        _course(
+            "every round is Boyd's, and it stops when both residuals are small", {"stop": 1e-3}, stands=WHO_ANSWERS
+        ),
+        Stops("it stops when clients disagree little enough", _course("", {"rho": 0.2})),
+        Stops("… and when the prices move little enough", _course("", {"rho": 5.0})),
         _course(
             "… with penalties by size, equal weights and over-relaxation",
             {"rho": 0.7, "rho_by": "size", "weighting": "uniform", "relaxation": 1.6},
         ),
         _course("… with an elastic net, which leaves the bias alone", {**_PENALTY, "relaxation": 0.8}, least_squares),
         _course("… or does not", {**_PENALTY, "penalise_bias": True}, least_squares),
-        _course("… with gradient steps from where a client was", {**_STEPS, "epochs": 3, "rho_by": "size"}),
+        _course(
+            "… with gradient steps from where a client was",
+            {**_STEPS, "epochs": 3, "rho_by": "size"},
+            stands=("sampled", "lost"),
+        ),
+        Also("stack-call", {"rho_by": "size"}),
         _course("… or from where the server is", {**_STEPS, "steps": 2, "warm_start": False}),
         _course("… with an iteration of L-BFGS", {"solver": "lbfgs", "max_iterations": 1, "rho": 0.1}),
-        _course("… with a penalty that adapts as long as it may", {"adaptive": True, "rho": 1e3, "adapt_rounds": 6}),
+        _course(
+            "… with a penalty that adapts as long as it may",
+            {"adaptive": True, "rho": 1e3, "adapt_rounds": 6},
+            stands=("sampled", "lost"),
+        ),
+        Patient(),
         Invariant(
             "solvers that are content with everything move nothing",
             unequal_problem,

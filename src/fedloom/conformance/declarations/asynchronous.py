@@ -406,7 +406,11 @@ _COMMON: tuple[Claim, ...] = (
     _visits("every visit is Algorithm 2", {"steps": 1, "lr": "exponential:0.2:0.98"}, stands=WHO_ANSWERS),
     _visits("… with several iterations, and the order of equations 8 and 9", {**_SEVERAL, "order": "equations"}),
     _visits("… from the model that was just sent", {"epochs": 2, "beta": 0.3, "keep": False}, fleet=_DELAYS),
-    _visits("… with longer steps for clients that are slow", {"steps": 2, "dynamic": True, "lr": 0.05}, fleet=_DELAYS),
+    _visits(
+        "… with longer steps for clients that are slow, by the visits that were not lost",
+        {"steps": 2, "dynamic": True, "lr": 0.05},
+        fleet=replace(_DELAYS, loss=0.3),
+    ),
     Limit(
         "clients that keep their models end at the optimum of the Moreau envelopes, not of the losses",
         unequal_quadratics,

@@ -55,7 +55,8 @@ def proximal_momentum(known: Known, method: Any, x: Tensor) -> Tensor:
 
 def hopeful(known: Known, method: Any, x: Tensor) -> Ledger:
     """Before the first round: the μ that was given, and no loss yet."""
-    return Ledger({"x": x, "mu": torch.tensor(method.mu, dtype=torch.float64)}, kept={"loss": float("inf"), "falls": 0})
+    numbers = {"mu": method.mu, "loss": float("inf")}
+    return Ledger({"x": x, **{key: torch.tensor(n, dtype=x.dtype) for key, n in numbers.items()}}, kept={"falls": 0})
 
 
 def heuristic_round(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
@@ -64,10 +65,11 @@ def heuristic_round(known: Known, method: Any, at: Ledger, heard: list[int]) -> 
     at.state["x"] = proximal_round(some, replace(method, mu=float(mu)), x)
     parts = [some.rows(client) for client in some.clients]
     own = torch.stack([(z @ x - y).square().mean() / 2 for z, y in parts])
-    loss, last = float(some.weights(method.weighting) @ own), at.kept["loss"]
+    loss, last = some.weights(method.weighting) @ own, at.state["loss"]
     falls = 0 if loss > last else at.kept["falls"] + 1
     mu = mu + 0.1 if loss > last else (mu - 0.1).clamp(min=0) if falls == 5 else mu
-    at.state["mu"], at.kept = mu, {"loss": loss, "falls": falls % 5}
+    at.state |= {"mu": mu, "loss": loss}
+    at.kept["falls"] = falls % 5
 
 
 def algorithm1(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedloom.conformance.answers import accepted, in_round
+from fedloom.conformance.checks import CHECKS
 from fedloom.conformance.claims import IDEAL, Claim, Finding, Hardship, Subject
 from fedloom.conformance.drive import Walk, apart, few, product
 from fedloom.conformance.problems import Known, normal_equations
@@ -117,6 +118,41 @@ class Defaults(Claim):
     def _alike(self, method: Method, name: str) -> bool:
         given, said = getattr(method, name, ...), self.values.get(name, ...)
         return type(given) is type(said) and given == said
+
+
+@dataclass(frozen=True, eq=False)
+class Also(Claim):
+    """One of the checks that every method goes through, passed with further hyper-parameters too."""
+
+    check: str
+    method: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.check} with " + ", ".join(f"{name} = {value!r}" for name, value in self.method.items())
+
+    def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
+        known = subject.declaration
+        more = replace(known, batches={**known.batches, **self.method})
+        return CHECKS[self.check](replace(subject, declaration=more))
+
+
+@dataclass(frozen=True, eq=False)
+class Costs(Claim):
+    """The history counts as many gradients of single rows in a round as theory needs."""
+
+    name: str
+    known: Callable[[], Known]
+    gradients: Callable[[Known, Any], int]
+    """From the problem and the method to their number."""
+    method: Mapping[str, Any] = field(default_factory=dict)
+
+    def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
+        known, method = self.known(), subject.tuned(self.method)
+        with subject.walking(known.problem, method) as walk:
+            told = int(walk.step()["gradient_evaluations"])
+        due = self.gradients(known, method)
+        return Finding(told == due, float(told), f"{told} gradients of single rows are told, {due} are due")
 
 
 TRAINING = {"lr": 0.1, "batch": 32, "epochs": 1, "steps": None, "optimiser": "sgd"}

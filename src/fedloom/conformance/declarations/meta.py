@@ -29,6 +29,8 @@ from fedloom.conformance.declarations.courses import (
     TRAINING,
     Adapts,
     AdaptsInPasses,
+    Also,
+    Costs,
     Defaults,
     Episodes,
     Reported,
@@ -216,6 +218,13 @@ def local_difference_steps(known: Known, method: Any, theta: Tensor) -> Tensor:
     return weights(known, method) @ own
 
 
+def episodes_cost(known: Known, method: Any) -> int:
+    """K gradients of every support row, one of every query row, and two for every product with second derivatives."""
+    support, query = (int(known.problem.data.splits[split].sizes.sum()) for split in ("support", "query"))
+    products = 0 if method.order == "first" else 2
+    return getattr(method, "steps", 1) * (query + (1 + products) * getattr(method, "inner_steps", 1) * support)
+
+
 def pass_off(before: State, walk: Walk, accepted: Tensor) -> float:
     """How far a meta-step is from a pass in mini-batches over the support and one of its own over the query.
 
@@ -262,6 +271,14 @@ _FEDMETA = {**_GIVEN, "lr": 0.3, "inner_steps": 1, "delta": 0.01, "meta_step": "
 _FEDMETA |= {"server_optimiser": "sgd", "weighting": "uniform", "gradient_norm": False}
 
 
+def costs(own: Mapping[str, Any]) -> tuple[Claim, ...]:
+    """What a meta-gradient costs, with and without second derivatives."""
+    return tuple(
+        Costs(f"what a round costs, {order}", unequal_quadratics, episodes_cost, {**own, "order": order})
+        for order in ("exact", "first", "difference")
+    )
+
+
 def _served(own: Mapping[str, Any]) -> tuple[Claim, ...]:
     """Where nothing is adapted the meta-gradient is that of the query, and the server is that of another method."""
     full: dict[str, Any] = {"lr": 1.0, "batch": None, "steps": 1}
@@ -304,6 +321,7 @@ def _shown(own: Mapping[str, Any]) -> tuple[Claim, ...]:
         ),
         Around("mini-batches are a pass over each half", lambda: one_by_one().problem, pass_off, {**_PASS, **own}, 8),
         AdaptsInPasses({**own, "batch": 4, "lr": 0.1}),
+        *costs({**_MAML, **own, "inner_steps": 3}),
         Reported(
             "the history tells the norm of the gradient",
             unequal_quadratics,
@@ -496,6 +514,8 @@ PER_FEDAVG = Declaration(
         ),
         Episodes("mini-batches of the halves: one to adapt, one to be judged on", frozenset({0, 2})),
         Episodes("three independent mini-batches", frozenset({0, 1, 2}), {"episodes": "independent"}),
+        *(Also("work", {"episodes": "independent", "order": order}) for order in ("first", "difference", "exact")),
+        *(Also("draws", {"episodes": episodes, "steps": 12}) for episodes in ("split", "independent")),
         Limit(
             "independent mini-batches find what all clients share",
             agreeing,
@@ -512,6 +532,7 @@ PER_FEDAVG = Declaration(
             tolerance=1e-12,
         ),
         Adapts("clients adapt by steps of α", unequal_quadratics, adapted_by, _META_DRIFT),
+        *costs(_META_DRIFT),
         Reported(
             "the history tells the norm of the gradient",
             unequal_quadratics,

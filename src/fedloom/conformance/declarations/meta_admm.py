@@ -24,6 +24,7 @@ from fedloom.conformance.declarations.meta import (
     NOTHING,
     adapted_by,
     adapted_quadratic,
+    costs,
     differences,
     meta_gradients,
 )
@@ -70,21 +71,40 @@ def bregman_optimum(known: Known, method: Any) -> Tensor:
 
 
 def unpriced(known: Known, method: Any, theta: Tensor) -> Ledger:
-    """Prices that begin at 0: no meta-gradient before the first."""
-    return Ledger({"x": theta}, kept={"g": torch.zeros_like(theta)})
+    """Prices that begin at 0, and nobody who counts."""
+    zero = torch.zeros(len(known.clients), len(theta), dtype=F64)
+    return Ledger({"x": theta}, kept={"g": torch.zeros_like(theta), "y": zero, "m": zero, "held": set()})
 
 
 def optimistic_turn(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
-    """θ − s(2Gᵗ − Gᵗ⁻¹ + λ∇D_h(θ)), or its form with D_h kept whole; s = 1/Σρ_i."""
-    theta, w, prior = at.state["x"], shares(known), prior_of(known)
-    rho = torch.tensor(method.rho_i or [method.rho] * len(known.clients), dtype=F64)
-    s, lam, g = 1 / rho.sum(), method.lambda_, w @ meta_gradients(known, method, theta)
-    move = s * (2 * g - at.kept["g"])
+    """θ − s(2Gᵗ − Gᵗ⁻¹ + λ∇D_h(θ)), or its form with D_h kept whole; s = 1/Σρ_i.
+
+    It is told client by client: the server's sum has ρ_iθ − 2w_iGᵗ + w_iGᵗ⁻¹ of each, and where some are not heard it
+    has what they last said, Gᵗ⁻¹ being the gradient of when a client was heard before.
+    """
+    theta, w, prior = at.state["x"], shares(known).unsqueeze(-1), prior_of(known)
+    lam, weighted = method.lambda_, w * meta_gradients(known, method, theta)
+    own = penalties(known, method) * theta - 2 * weighted - at.kept["y"]
+    m, rho = counted(known, method, at, heard, own, -weighted)
     if method.server_form == "linearised" or lam == 0:
-        at.state["x"] = theta - move - s * 2 * lam * (theta - prior)
+        at.state["x"] = (m - 2 * lam * (theta - prior)) / rho
     else:
-        at.state["x"] = (theta - move + 2 * lam * s * prior) / (1 + 2 * lam * s)
-    at.kept["g"] = g
+        at.state["x"] = (m + 2 * lam * prior) / (rho + 2 * lam)
+
+
+def penalties(known: Known, method: Any) -> Tensor:
+    """ρ_i, a column."""
+    return torch.tensor(method.rho_i or [method.rho] * len(known.clients), dtype=F64).unsqueeze(-1)
+
+
+def counted(known: Known, method: Any, at: Ledger, heard: list[int], m: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Books the m_i and y_i of those who are heard; the sums of m_i and of ρ_i over all who ever were."""
+    now = torch.zeros(len(m), 1, dtype=torch.bool)
+    now[heard] = True
+    at.kept["held"] = at.kept["held"] | set(heard)
+    at.kept |= {"m": torch.where(now, m, at.kept["m"]), "y": torch.where(now, y, at.kept["y"])}
+    at.memory = {k: {"y": at.kept["y"][k], "m": at.kept["m"][k]} for k in at.kept["held"]}
+    return at.kept["m"].sum(0), penalties(known, method)[sorted(at.kept["held"])].sum()
 
 
 def difference_turn(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
@@ -93,23 +113,21 @@ def difference_turn(known: Known, method: Any, at: Ledger, heard: list[int]) -> 
     delta = 1 / (t + 101) if method.delta is None else method.delta
     g = shares(known) @ differences(known, replace(method, delta=delta), theta)
     at.state["x"] = theta - (2 * g - at.kept["g"]) / (method.rho * len(known.clients))
-    at.kept = {"g": g, "t": t + 1}
+    at.kept |= {"g": g, "t": t + 1}
 
 
 def proximal_turn(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
     """The ADMM of (6) to (10) itself: θ_i = argmin w_i F_i + ⟨y_i, θ_i⟩ + (ρ_i/2)‖θ_i − θ‖², then y_i, then (11)."""
-    theta, w = at.state["x"], shares(known).unsqueeze(-1)
+    theta, w, y, rho = at.state["x"], shares(known).unsqueeze(-1), at.kept["y"], penalties(known, method)
     h, c = adapted_quadratic(known, method.alpha, order=method.order)
-    rho = torch.tensor(method.rho_i or [method.rho] * len(known.clients), dtype=F64).unsqueeze(-1)
-    y = at.kept.get("y", torch.zeros_like(c))
     curved = w.unsqueeze(-1) * h + rho.unsqueeze(-1) * torch.eye(len(theta), dtype=F64)
     own = torch.linalg.solve(curved, w * c - y + rho * theta)
     if method.max_iterations == 1:  # its first step, L-BFGS takes along the gradient of w_i⁻¹ times that
         g = (h @ theta.unsqueeze(-1)).squeeze(-1) - c + y / w
         own = theta - g / g.norm(dim=-1, keepdim=True).clamp(min=1)
-    y = at.kept["y"] = y + rho * (own - theta)
-    pull = 2 * method.lambda_ * (theta - prior_of(known))
-    at.state["x"] = ((y + rho * own).sum(0) - pull) / rho.sum()
+    y = y + rho * (own - theta)
+    m, total = counted(known, method, at, heard, y + rho * own, y)
+    at.state["x"] = (m - 2 * method.lambda_ * (theta - prior_of(known))) / total
 
 
 def slope_and_distance(known: Known, method: Any, theta: Tensor) -> dict[str, float]:
@@ -174,7 +192,15 @@ _GIVEN |= {"lambda_": 0.0, "h": "squared", "server_form": "linearised", "y_init"
 
 ADMM_FEDMETA = Declaration(
     claims=(
-        Course("it is optimistic gradient descent", unequal_quadratics, unpriced, optimistic_turn, _PRICES, 60),
+        Course(
+            "it is optimistic gradient descent",
+            unequal_quadratics,
+            unpriced,
+            optimistic_turn,
+            _PRICES,
+            60,
+            stands=("sampled", "lost"),
+        ),
         Course("… with a prior, linearised", unequal_quadratics, unpriced, optimistic_turn, _NEAR, 60, prior=prior_of),
         Course(
             "… with a prior, exact",
@@ -285,6 +311,7 @@ ADMM_FEDMETA = Declaration(
             0.1,
         ),
         Adapts("clients adapt by steps of α", unequal_quadratics, adapted_by, _PRICES),
+        *costs(_PRICES),
         *_TOLD,
         Defaults({**_GIVEN, "order": "difference", "delta": None}),
         Invariant("the server's sum is that of the clients", unequal_problem, miscounted, _PRICES, 30, 1e-12, _STANDS),
@@ -306,6 +333,7 @@ ADMM_META_EXACT = Declaration(
             {**_SOLVED, "lambda_": 0.1, "rho_i": (0.15, 0.1, 0.2, 0.12, 0.1)},
             rounds=8,
             tolerance=1e-10,
+            stands=("sampled", "lost"),
             prior=prior_of,
         ),
         Course(
@@ -372,6 +400,7 @@ ADMM_META_EXACT = Declaration(
         ),
         Invariant("the server's sum is that of the clients", unequal_problem, miscounted, _SOLVED, 20, 1e-12, _STANDS),
         Adapts("clients adapt by steps of α", unequal_quadratics, adapted_by, _SOLVED),
+        *costs({**_SOLVED, "tolerance": 1e3})[:2],
         *_TOLD,
         Defaults({**_GIVEN, "tolerance": 1e-8, "max_iterations": 20}),
     ),

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedloom.conformance.answers import Exactly, Invariant, Limit
 from fedloom.conformance.claims import Declaration
-from fedloom.conformance.declarations.admm import residuals
-from fedloom.conformance.declarations.courses import Course, Defaults, Ledger
+from fedloom.conformance.declarations.admm import Stops, residuals
+from fedloom.conformance.declarations.courses import Costs, Course, Defaults, Ledger
 from fedloom.conformance.drive import Walk, apart, recall
 from fedloom.conformance.problems import Floats, Known, vertical, vertical_table
 from fedloom.federation.blocks import Blocks
@@ -174,7 +174,7 @@ def textbook(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
         factor = 2.0 if near > 3 * calm else 0.5 if calm > 3 * near else 1.0
     at.state = {"z": new, "u": u / factor, "rho": rho * factor, "primal": primal, "dual": dual, "scores": sum(scores)}
     at.memory = {k: {"s": s} for k, s in zip(heard, scores, strict=False)}
-    at.kept = {"scores": scores, "t": t + 1}
+    at.kept = {"scores": scores, "t": t + 1, "left": (near, calm)}
 
 
 def unshared(walk: Walk) -> float:
@@ -195,6 +195,11 @@ def binary() -> Known:
     return vertical("binary")
 
 
+def rows_of_all(known: Known, method: Any) -> int:
+    """The rows of every party together."""
+    return int(known.sizes.sum())
+
+
 def sum_problem() -> Problem:
     """The problem without its answers."""
     return vertical().problem
@@ -204,6 +209,9 @@ _ALL = ("sampled", "lost", "late", "quantised")
 _LASSO = {"regulariser": "lasso", "strength": 0.1, "adaptive": False, "rho": 2.0}
 _NET = {"regulariser": "elastic-net", "strength": 0.2, "l1_share": 0.4}
 _LONG = {"stop": 0.0}
+
+
+_START = "a party's last weights are where its solver begins, which finds the same weights from anywhere"
 
 
 def _course(name: str, own: Mapping[str, Any], known: Callable[[], Known] = vertical) -> Course:
@@ -227,6 +235,8 @@ SHARING_ADMM = Declaration(
             "… with a penalty that adapts as often and as long as it may, until both residuals are small",
             {"rho": 50.0, "strength": 0.2, "adapt_every": 2, "adapt_rounds": 7, "stop": 0.05},
         ),
+        Stops("it stops when parties disagree little enough", _course("", {"adaptive": False, "rho": 0.01}), rounds=7),
+        Stops("… and when the prices move little enough", _course("", {"adaptive": False, "rho": 50.0})),
         _course("… with a fixed penalty and no bias", {"adaptive": False, "rho": 0.5}, partial(vertical, bias=False)),
         Limit("lasso: as scikit-learn", vertical, elastic_net, {**_LONG, **_LASSO}, 600, 1e-8, not_at=ridge),
         Limit("elastic net: as scikit-learn", vertical, elastic_net, {**_LONG, **_NET}, 400, 1e-8),
@@ -256,6 +266,7 @@ SHARING_ADMM = Declaration(
             rounds=1400,
             tolerance=1e-8,
         ),
+        Costs("a party's fit costs a gradient of each of its rows", vertical, rows_of_all),
         Invariant("a single party makes it ordinary ADMM", lambda: alone().problem, unshared, {"adaptive": False}, 30),
         Invariant(
             "the server's sum is that of the parties",
@@ -286,6 +297,7 @@ SHARING_ADMM = Declaration(
         ),
     ),
     divisible=False,
+    equivalent={"memory x: settled though lost": _START},
     table=vertical_table,
     images=None,
 )
