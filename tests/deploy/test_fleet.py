@@ -24,7 +24,7 @@ from fedloom.deploy.executor import Fleet as FlowerFleet
 from fedloom.deploy.link import Link
 from fedloom.deploy.roster import Roster
 from fedloom.engine.fleet import Fleet as Simulated
-from fedloom.engine.run import Run, train
+from fedloom.engine.run import Run
 from fedloom.errors import ConfigError, RunError
 from fedloom.experiment import Experiment
 from fedloom.federation.randomness import Draw
@@ -262,7 +262,7 @@ def test_a_run_that_was_begun_on_a_fleet_is_not_gone_on_with_in_the_simulator(tm
 
 def train_again(folder: Path) -> None:
     experiment = Experiment.load(folder / "experiment.toml")
-    train(experiment.problem(), experiment.method, out=folder / "run", resume=True, **experiment.arguments())
+    experiment.run(folder / "run", resume=True)
 
 
 class Killed(Exception):

@@ -504,7 +504,7 @@ def test_streams_under_equal_speeds_and_a_buffer_for_all_are_the_rounds_bit_by_b
     assert torch.equal(arrived.theta(), waited.theta())
 
 
-def test_every_row_is_judged_once_before_it_is_trained_on() -> None:
+def test_every_row_is_evaluated_once_before_it_is_trained_on() -> None:
     problem = make_problem("linear", sizes=[30] * 3)
     stream, fleet = Stream(start=0.1, rate="0.2"), Fleet(delay_up=Distribution("uniform", 5.0, 20.0))
     engine = fly(problem, fedloom.FedAvg(lr=0.3, batch=4), fleet=fleet, stream=stream)

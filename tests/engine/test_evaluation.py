@@ -67,7 +67,7 @@ def test_a_client_for_whom_a_metric_means_nothing_is_left_out_but_a_diverged_one
 
 
 @pytest.mark.parametrize("model", ["linear", "lenet"])
-def test_the_servers_model_is_judged_on_each_clients_rows(model: str) -> None:
+def test_the_servers_model_is_evaluated_on_each_clients_rows(model: str) -> None:
     problem = make_problem(model, dtype=F64)
     engine = run(problem, FedAvg(batch=4), 2)
     verdict = judged(engine, metrics=("accuracy", "f1"))

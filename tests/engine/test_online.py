@@ -405,7 +405,7 @@ def accuracy(problem: Problem, theta: Vector, rows: Tensor) -> float:
     return float((problem.model(theta, problem.x[rows]).argmax(-1) == problem.y[rows]).double().mean())
 
 
-def test_every_row_is_judged_once_by_the_model_that_was_there_when_it_came() -> None:
+def test_every_row_is_evaluated_once_by_the_model_that_was_there_when_it_came() -> None:
     problem = make_problem("mlp", sizes=(20, 12))
     engine = start(problem, FedAvg(lr=0.5, batch=None), stream=Stream(start=0.25, rate=2), fleet=SECOND)
     judged = 0
@@ -481,7 +481,7 @@ def test_rows_of_a_client_that_failed_are_judged_when_it_works_again(stack: int)
     assert found == [15, 4, 4 + 2, 4]  # client 2 fails in every other round
 
 
-def test_a_drift_is_seen_in_the_models_judged_on_new_rows() -> None:
+def test_a_drift_is_seen_in_the_models_evaluated_on_new_rows() -> None:
     data = fedloom.federate("digits", clients=5, partition="iid")
     problem = Problem(data, fedloom.build_model("linear", data))
     fleet = Fleet(delay_up=Distribution("constant", 10.0))

@@ -54,7 +54,7 @@ def accuracy(experiment: Experiment, theta: Vector, rows: torch.Tensor) -> float
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_a_target_client_takes_gradient_steps_on_its_support_and_is_judged_on_its_query(
+def test_a_target_client_takes_gradient_steps_on_its_support_and_is_evaluated_on_its_query(
     folder: Path, experiment: Experiment, steps: int
 ) -> None:
     client = int(experiment.data().with_role(TARGET)[0])
@@ -65,13 +65,13 @@ def test_a_target_client_takes_gradient_steps_on_its_support_and_is_judged_on_it
     torch.testing.assert_close(done.theta, wanted, rtol=0, atol=1e-6)
     assert done.before["accuracy"] == accuracy(experiment, theta, query)
     assert done.after["accuracy"] == accuracy(experiment, done.theta, query)
-    assert done.record["judged_on"] == {"split": "query", "rows": len(query)}
+    assert done.record["evaluated_on"] == {"split": "query", "rows": len(query)}
     assert done.after["loss"] < done.before["loss"]
 
 
-def test_a_client_that_trained_is_judged_on_its_test_rows(folder: Path) -> None:
+def test_a_client_that_trained_is_evaluated_on_its_test_rows(folder: Path) -> None:
     done = fedloom.adapt(folder, 0 if bool(Experiment.load(folder / "config.toml").data().roles[0] == 0) else 1)  # type: ignore[index]
-    assert done.record["judged_on"]["split"] == "test"
+    assert done.record["evaluated_on"]["split"] == "test"
     assert (done.record["steps"], done.record["lr"]) == (None, None)  # as the method adapts
 
 
@@ -83,7 +83,7 @@ def test_the_runs_own_evaluation_says_how_to_adapt(tmp_path: Path) -> None:
     for client, expected in zip(values["clients"], values["accuracy"], strict=True):
         done = fedloom.adapt(tmp_path / "run", client)
         assert (done.record["steps"], done.record["lr"]) == (2, 0.5)
-        assert done.record["judged_on"]["rows"] == int(data.splits["test"].sizes[client])
+        assert done.record["evaluated_on"]["rows"] == int(data.splits["test"].sizes[client])
         assert done.after["accuracy"] == expected
 
 
@@ -131,7 +131,7 @@ def table(rows: slice, classes: list[str] | None = None) -> fedloom.data.Table: 
 def test_a_new_client_brings_its_own_rows_and_classes_go_by_name(folder: Path, experiment: Experiment) -> None:
     theirs = table(slice(0, 40))
     done = fedloom.adapt(folder, data=theirs, lr=0.5, steps=2)
-    assert done.record["adapted_on"]["rows"] + done.record["judged_on"]["rows"] == 40
+    assert done.record["adapted_on"]["rows"] + done.record["evaluated_on"]["rows"] == 40
     shared = fedloom.federate(theirs, clients=1, test=0.0)
     turned = replace(shared, y=9 - shared.y, classes=tuple("9876543210"))
     one, other = (fedloom.adapt(folder, 0, data=data, lr=0.5) for data in (shared, turned))

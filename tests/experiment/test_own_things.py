@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -125,7 +126,8 @@ def test_an_experiment_may_be_made_of_ones_own_things_and_what_is_written_down_g
     assert written["selection"] == {"name": "own_things:First", "per_round": 2, "start": 1}
     assert written["fleet"]["dropout"] == 0.25
     assert written["model"] == {"name": "own_things:net", "loss": "own_things:Again", "width": 3}
-    assert written["execution"]["greeting"] == experiment.arguments()["executor"].greeting == "ahoy"
+    executor: Any = experiment.prepared().executor
+    assert written["execution"]["greeting"] == executor.greeting == "ahoy"
     assert make_experiment(Settings(written)).run().summary["theta_sha256"] == run.summary["theta_sha256"]
 
 

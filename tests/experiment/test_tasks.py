@@ -170,7 +170,7 @@ def test_an_evaluation_that_adapts_target_clients_is_honoured(tmp_path: Path) ->
         done = fedloom.adapt(
             tmp_path / "a" / "task-2", client, problem=low.problem(), method=low.method, lr=0.4, steps=2
         )
-        rows = done.record["judged_on"]["rows"]
+        rows = done.record["evaluated_on"]["rows"]
         total, right = total + rows, right + rows * done.after["accuracy"]
     assert run.matrix.rows[1][0] == pytest.approx(right / total, abs=1e-12)
 

@@ -171,7 +171,7 @@ def test_parties_that_are_sampled_and_lose_replies_of_four_bits_end_at_the_same_
     torch.testing.assert_close(hard.theta, plain.theta, rtol=0, atol=1e-7)
 
 
-def test_a_run_on_columns_is_judged_once_and_is_a_folder_like_any_other(tmp_path: Path) -> None:
+def test_a_run_on_columns_is_evaluated_once_and_is_a_folder_like_any_other(tmp_path: Path) -> None:
     experiment = Experiment.load(None, {**BREAST_CANCER, "rounds": 20, "evaluation.every": 10})
     run = experiment.run(tmp_path / "run")
     assert run.summary["spread"]["accuracy"]["clients"] == 1

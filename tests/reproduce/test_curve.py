@@ -58,7 +58,7 @@ def test_a_long_one_is_thinned_and_keeps_both_ends(write: Write, curves: Any, pa
     assert curve["values"][-1] == pytest.approx(100 * accuracies(0)[-1], rel=1e-4)
 
 
-def test_what_was_judged_once_or_belongs_to_another_column_has_none(write: Write, curves: Any, parts: Parts) -> None:
+def test_what_was_evaluated_once_or_belongs_to_another_column_has_none(write: Write, curves: Any, parts: Parts) -> None:
     other = '[[column]]\nname = "again"\nruns_of = "iid"\n[[column]]\nname = "once"\nevaluation = { every = 0 }\n'
     found = curves(write(parts["head"], parts["column"], other, parts["row"]))
     assert [title for title, curve in found.items() if curve] == ["FedAvg / iid"]

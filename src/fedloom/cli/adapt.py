@@ -46,7 +46,7 @@ def adapt(
 def _headline(done: Adapted) -> str:
     record = done.record
     unfinished = "" if record["run_finished"] else ", not finished"
-    fitted, judged, steps = record["adapted_on"], record["judged_on"], record["steps"]
+    fitted, judged, steps = record["adapted_on"], record["evaluated_on"], record["steps"]
     how = "by the method's own rule" if steps is None else f"{steps} step{'s' * (steps != 1)}"
     return (
         f"{record['run']} (round {record['round']}{unfinished}), client {record['client']} of {record['data']}: "

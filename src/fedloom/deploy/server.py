@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fedloom.deploy.roster import Roster
 from fedloom.deploy.terms import Terms
 from fedloom.engine.engine import Row
 from fedloom.engine.fleet import Fleet as Simulated
-from fedloom.engine.run import Run, train
+from fedloom.engine.run import Run
 from fedloom.errors import ConfigError, RunError
 from fedloom.experiment import Experiment
 from fedloom.experiment.settings import Settings
@@ -33,28 +34,12 @@ def serve(grid: Grid, experiment: Experiment, terms: Terms) -> Run:
         roster.restore()
     roster.gather(terms.nodes, terms.wait)
     experiment = experiment.on(roster.data())
-    experiment.check()
+    prepared = experiment.prepared()
     if experiment.fleet != Simulated():
         log.warning("the fleet is real: [fleet], which describes a simulated one, is left out")
-    arguments = experiment.arguments() | {
-        "fleet": Simulated(),
-        "executor": Fleet(roster, terms),
-        "stack": 1,
-        "on_error": "drop",
-    }
-    problem, method, label = experiment.problem(), experiment.method, experiment.label
-    force = terms.force and not resume
-    return train(
-        problem,
-        method,
-        out=out,
-        config=config,
-        label=label,
-        resume=resume,
-        force=force,
-        progress=_tell,
-        **arguments,
-    )
+    setting = replace(prepared.setting, fleet=Simulated(), stack=1, on_error="drop")
+    real = replace(prepared, setting=setting, executor=Fleet(roster, terms), config=config)
+    return real.run(out, force=terms.force and not resume, resume=resume, progress=_tell)
 
 
 def refuse(experiment: Experiment) -> None:

@@ -138,7 +138,7 @@ def adapt_client(
     ``problem`` is what the model was trained on; ``evaluation`` says on which rows, by how many steps of which size,
     and which metrics; ``about`` goes into the record.
     """
-    fitted, judged = evaluation.fitted, evaluation.judged
+    fitted, judged = evaluation.fitted, evaluation.evaluated
     for split, what in ((fitted, "adapt on"), (judged, "be evaluated on")):
         if len(client.rows.get(split, ())) == 0:
             raise DataError(
@@ -178,7 +178,7 @@ def adapt_client(
         "steps": evaluation.adapt_steps,
         "lr": evaluation.adapt_lr,
         "adapted_on": {"split": fitted, "rows": len(client.rows[fitted])},
-        "judged_on": {"split": judged, "rows": len(client.rows[judged])},
+        "evaluated_on": {"split": judged, "rows": len(client.rows[judged])},
         "before": before,
         "after": after,
         "parameters": theta.numel(),

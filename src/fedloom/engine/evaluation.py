@@ -66,10 +66,10 @@ class Evaluation:
         """With "auto" replaced by what the method makes, and the rows named."""
         model = method.evaluates if self.model == "auto" else self.model
         known = replace(self, model=model)
-        return replace(known, split=known.judged, adapt_split=known.fitted)
+        return replace(known, split=known.evaluated, adapt_split=known.fitted)
 
     @property
-    def judged(self) -> str:
+    def evaluated(self) -> str:
         """The rows that are evaluated: never such that the clients were trained on, unless the user says so."""
         if self.split is not None:
             return self.split
@@ -82,15 +82,15 @@ class Evaluation:
         """The rows that an adapted model is fitted to."""
         if self.adapt_split is not None:
             return self.adapt_split
-        return "test-support" if self.judged == "test-query" else "support"
+        return "test-support" if self.evaluated == "test-query" else "support"
 
     def clients(self, data: FederatedData) -> Ints:
         """Who is evaluated: the chosen clients that have rows in the split; of parties that share them, the first."""
         if data.layout == "features":
-            return np.zeros(int(data.splits[self.judged].sizes[0] > 0), dtype=np.int64)
+            return np.zeros(int(data.splits[self.evaluated].sizes[0] > 0), dtype=np.int64)
         roles = {"source": (SOURCE,), "target": (TARGET,), "all": (SOURCE, TARGET)}[self.on]
         ids = torch.cat([data.with_role(role) for role in roles]).sort().values
-        chosen: Ints = ids[data.splits[self.judged].sizes[ids] > 0].numpy()
+        chosen: Ints = ids[data.splits[self.evaluated].sizes[ids] > 0].numpy()
         return chosen
 
     def check(self, data: FederatedData) -> None:
@@ -101,7 +101,7 @@ class Evaluation:
                 f"{self.name}: model = {self.model!r}, but where clients hold columns only all of them together have a "
                 "model; set model = 'global'"
             )
-        needed = [self.judged] + ([self.fitted] if self.model == "adapted" else [])
+        needed = [self.evaluated] + ([self.fitted] if self.model == "adapted" else [])
         for split in needed:
             if split not in data.splits:
                 known = ", ".join(data.splits)
@@ -111,7 +111,7 @@ class Evaluation:
             raise ConfigError(f"{self.name}: on = {self.on!r}, but no client is a target; set data.target to a share")
         if len(self.clients(data)) == 0:
             raise ConfigError(
-                f"{self.name}: no {self.on} client has rows in the split {self.judged!r}; set data.test above 0, or "
+                f"{self.name}: no {self.on} client has rows in the split {self.evaluated!r}; set data.test above 0, or "
                 "choose another split"
             )
 

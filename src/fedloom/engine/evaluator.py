@@ -36,11 +36,11 @@ class Evaluator:
         engine = self.engine
         data, evaluation = engine.problem.data, evaluation.resolved(engine.setting.method)
         clients = evaluation.clients(data)
-        parts = pieces(clients, data.splits[evaluation.judged].sizes.numpy()[clients])
+        parts = pieces(clients, data.splits[evaluation.evaluated].sizes.numpy()[clients])
         work = Evaluate(
             clients,
             engine.clocks.round,
-            split=evaluation.judged,
+            split=evaluation.evaluated,
             model=evaluation.model,
             metrics=evaluation.metrics,
             adapt_split=evaluation.fitted,

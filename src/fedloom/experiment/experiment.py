@@ -274,21 +274,6 @@ class Experiment:
             "execution": self.execution.resolved(),
         }
 
-    def arguments(self) -> dict[str, Any]:
-        """What ``train`` is to be called with, beside the problem and the method."""
-        return {
-            "rounds": self.top.rounds,
-            "seed": self.top.seed,
-            "select": self.selection.make(self.candidates),
-            "schedule": self.schedule(),
-            "fleet": self.fleet,
-            "stream": self.stream,
-            "channel": self.channel,
-            "evaluate": self.evaluations,
-            **self._priors(),
-            **self.execution.arguments(_sure(self.top.rounds)),
-        }
-
     def run(
         self,
         out: str | Path | None = None,

@@ -349,9 +349,11 @@ ADMM = Declaration(
         ),
         Path("clients that are alike make it the proximal point method", lambda: alike(3), proximal_point),
         Path("so does a single client", lambda: alike(1), proximal_point, {"rho": 0.5}),
-        Invariant("prices sum to zero", unequal_problem, price_sum, {}, 30, 1e-12, _STANDS),
+        Invariant("dual variables sum to zero", unequal_problem, price_sum, {}, 30, 1e-12, _STANDS),
         Invariant("the server's sum is that of the clients", unequal_problem, miscounted, {}, 30, 1e-12, _STANDS),
-        Invariant("prices end at minus the gradients", unequal_problem, price_of_gradients(100), {}, 110, 1e-11),
+        Invariant(
+            "dual variables end at minus the gradients", unequal_problem, price_of_gradients(100), {}, 110, 1e-11
+        ),
         Invariant("both residuals vanish, as the history says", unequal_problem, residuals(100), {}, 110, 1e-11),
         Defaults(
             {

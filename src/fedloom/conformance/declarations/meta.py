@@ -246,7 +246,7 @@ def pass_off(before: State, walk: Walk, accepted: Tensor) -> float:
 
 
 @cache
-def judged_on_all(dtype: torch.dtype = F64) -> Problem:
+def evaluated_on_all(dtype: torch.dtype = F64) -> Problem:
     """The classification whose query rows are all training rows, so that α = 0 leaves plain training on them."""
     problem = classification(dtype)
     data = replace(problem.data, splits={**problem.data.splits, "query": problem.data.splits["train"]})
@@ -285,14 +285,14 @@ def _served(own: Mapping[str, Any]) -> tuple[Claim, ...]:
     return (
         Same(
             "with no inner step it is FedSGD on the query",
-            judged_on_all,
+            evaluated_on_all,
             {**_FROM_ALL, **own, "lr": 0.5},
             FedSGD(lr=0.5),
             _SHORT,
         ),
         Same(
             "… with the server's momentum it is FedAvgM",
-            judged_on_all,
+            evaluated_on_all,
             {**_FROM_ALL, **own, "lr": 0.05, "server_optimiser": "momentum", **_MOMENTUM},
             FedAvgM(**full, server_lr=0.05, **_MOMENTUM),
             _SHORT,
@@ -300,7 +300,7 @@ def _served(own: Mapping[str, Any]) -> tuple[Claim, ...]:
         ),
         Same(
             "… and with the server's Adam it is FedAdam",
-            judged_on_all,
+            evaluated_on_all,
             {**_FROM_ALL, **own, "lr": "exponential:0.05:0.9", "server_optimiser": "adam", **_ADAM},
             FedAdam(**full, server_lr="exponential:0.05:0.9", **_ADAM),
             _SHORT,
@@ -525,7 +525,7 @@ PER_FEDAVG = Declaration(
         ),
         Same(
             "with no inner step it is FedAvg with the step size β",
-            judged_on_all,
+            evaluated_on_all,
             {**_FROM_ALL, "lr": 0.3, "steps": 3},
             FedAvg(lr=0.3, batch=None, steps=3),
             _SHORT,

@@ -396,7 +396,12 @@ ADMM_META_EXACT = Declaration(
             not_at=regularised_optimum,
         ),
         Invariant(
-            "prices end at minus the weighted meta-gradients", unequal_problem, final_prices(70), _SOLVED, 75, 1e-9
+            "dual variables end at minus the weighted meta-gradients",
+            unequal_problem,
+            final_prices(70),
+            _SOLVED,
+            75,
+            1e-9,
         ),
         Invariant("the server's sum is that of the clients", unequal_problem, miscounted, _SOLVED, 20, 1e-12, _STANDS),
         Adapts("clients adapt by steps of α", unequal_quadratics, adapted_by, _SOLVED),
