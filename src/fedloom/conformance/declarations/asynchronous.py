@@ -407,7 +407,7 @@ _COMMON: tuple[Claim, ...] = (
     _visits("… with several iterations, and the order of equations 8 and 9", {**_SEVERAL, "order": "equations"}),
     _visits("… from the model that was just sent", {"epochs": 2, "beta": 0.3, "keep": False}, fleet=_DELAYS),
     _visits(
-        "… with longer steps for clients that are slow, by the visits that were not lost",
+        "… with longer steps for clients that are slow",
         {"steps": 2, "dynamic": True, "lr": 0.05},
         fleet=replace(_DELAYS, loss=0.3),
     ),

@@ -195,6 +195,13 @@ def binary() -> Known:
     return vertical("binary")
 
 
+def hasty(walk: Walk) -> float:
+    """Whether it stops though a party that was ever heard has not been heard since both residuals became small."""
+    calm = walk.state["calm"]
+    due = bool(calm.any()) and bool(calm[walk.store.clients()].all())
+    return float(walk.setting.method.done(walk.state) is not due)
+
+
 def rows_of_all(known: Known, method: Any) -> int:
     """The rows of every party together."""
     return int(known.sizes.sum())
@@ -276,6 +283,14 @@ SHARING_ADMM = Declaration(
             30,
             1e-11,
             ("sampled", "lost", "quantised"),
+        ),
+        Invariant(
+            "it stops when all have been heard since both residuals became small",
+            sum_problem,
+            hasty,
+            {"stop": 0.03},
+            60,
+            stands=("sampled", "lost"),
         ),
         Invariant("both residuals vanish, as the history says", sum_problem, residuals(500), _LONG, 510, 1e-9),
         Defaults(
