@@ -37,6 +37,8 @@ MODULES = (
     fedloom.experiment.tasks,
     fedloom.methods.method,
 )
+
+
 def words(name: str) -> set[str]:
     """The words that a name is made of: by underscores, hyphens and capitals."""
     return {part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
