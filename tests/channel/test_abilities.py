@@ -61,6 +61,17 @@ def test_what_a_step_remembers_holds_only_with_a_reply_that_was_accepted(stack: 
     assert float(kept["channel.0.v"].abs().max()) > 0.01
 
 
+def test_a_step_that_sees_the_whole_message_remembers_something_for_the_weight_too() -> None:
+    @dataclass(frozen=True)
+    class Whole(Coarse):
+        stage = "message"
+
+    engine = run(make_problem("linear"), FedAvg(batch=4), 2, transforms=(Whole(),))
+    kept, _ = engine.store.gather(torch.arange(5))
+    assert set(kept) == {"channel.0.dx", "channel.0.weight"}
+    assert not kept["channel.0.weight"].any()  # whole numbers need no rounding
+
+
 def test_masks_cancel_in_the_sum_weights_included() -> None:
     problem = make_problem("linear", dtype=F64)
     plain, masked = (run(problem, FedAvg(batch=4), 3, transforms=t, fleet=Fleet(loss=0.2)) for t in ((), (Masked(),)))

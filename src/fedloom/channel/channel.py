@@ -121,11 +121,12 @@ class Channel:
         """Whether it keeps something at each client."""
         return any(t.remembers for t in self.transforms)
 
-    def start(self, message: Message) -> Memory:
-        """What it keeps at each client of a stack before their first replies, which look like this message."""
+    def start(self, reply: Message, weight: Tensor | None = None) -> Memory:
+        """What it keeps at each client of a stack before their first replies, which look like these."""
+        whole = reply if weight is None else {**reply, WEIGHT: weight}
         kept: Memory = {}
         for place, transform in enumerate(self.transforms):
-            kept |= _named(transform.start(message), place)
+            kept |= _named(transform.start(whole if transform.stage == "message" else reply), place)
         return kept
 
     def send(
