@@ -34,6 +34,7 @@ SAMPLE = {
     "fedadagrad": ("tau ignored", "evaluations: one more"),
     "fedyogi": ("beta2 ignored", "state v: stays"),
     "fedadam": ("beta1 ignored", "work: one more"),
+    "feddyn": ("alpha ignored", "memory g: settled though lost"),
     "fedprox": ("mu ignored", "reply loss: times 0.9"),
     "scaffold": (
         "memory c: settled though lost",

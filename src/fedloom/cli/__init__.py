@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -51,4 +52,5 @@ app.add_typer(deploy.app, name="deploy")
 def main() -> None:
     """The entry point; a user's own models may be in the working folder."""
     sys.path.append(os.getcwd())
+    warnings.formatwarning = lambda message, *_: f"note: {message}\n"
     app()

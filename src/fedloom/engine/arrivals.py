@@ -25,7 +25,7 @@ from fedloom.engine.availability import gone_for_good
 from fedloom.engine.engine import FATES, Call, Floats, Groups, Outcome, Row, ServerEngine
 from fedloom.engine.selection import Uniform
 from fedloom.engine.setting import Setting
-from fedloom.errors import ClientError
+from fedloom.errors import ClientError, RunError
 from fedloom.execution import Executor
 from fedloom.execution.work import Trained
 from fedloom.federation.ragged import Ints, Window
@@ -193,6 +193,11 @@ class Staggered(ServerEngine):
             parts.setdefault(where, {})[key] = value
         jobs = []
         for number, written in enumerate(saved["jobs"]):
+            if not isinstance(written, dict):
+                raise RunError(
+                    "the run was begun by an older fedloom, whose jobs in flight this one cannot read; go on with it "
+                    "by the fedloom that began it, or start it again with --force"
+                )
             job = Job(**{**written, "rows": tuple(written["rows"])})
             job.own, job.sent, job.memory = (parts.get(f"{number}/{part}", {}) for part in ("own", "sent", "memory"))
             jobs.append(job)
