@@ -45,7 +45,7 @@ def test_a_message_survives_its_way(message: Message) -> None:
 @given(message=MESSAGES, clients=st.integers(1, 3))
 def test_a_stack_costs_each_client_its_own_message(message: Message, clients: int) -> None:
     stack = {key: torch.stack([value] * clients) for key, value in message.items()}
-    assert payload(stack, stacked=True) == payload(message)
+    assert payload({}, stack) == payload(message)
 
 
 def test_views_of_one_tensor_are_sent_as_if_they_were_two() -> None:

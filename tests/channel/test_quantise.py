@@ -74,8 +74,8 @@ def test_the_bytes_are_those_of_what_travels(bits: int, shapes: dict[str, list[i
 def test_eight_bits_are_a_quarter_of_the_bytes() -> None:
     message = {"dx": torch.randn(2, 10_000)}
     _, size = up(Channel([Quantise(8)]), message, np.arange(2), Draw(0))
-    assert size == pytest.approx(payload(message, stacked=True) / 4, rel=0.03)
-    assert up(Channel(), message, np.arange(2), Draw(0))[1] == payload(message, stacked=True)
+    assert size == pytest.approx(payload({}, message) / 4, rel=0.03)
+    assert up(Channel(), message, np.arange(2), Draw(0))[1] == payload({}, message)
 
 
 def test_whole_numbers_pass_as_they_are_whatever_their_names() -> None:

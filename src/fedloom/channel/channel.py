@@ -152,13 +152,15 @@ class Channel:
 
     def receive(self, wire: Message) -> Received:
         """The server's half, in a simulation as on a fleet: what it reads out of replies, their size, their sanity."""
+        if not self.transforms:
+            return Received(wire, payload({}, wire), finite_rows(wire))
         message = self._decoded(wire, "message")
         weight = {key: value for key, value in message.items() if key == WEIGHT}
         if weight:
             message = {key: value for key, value in message.items() if key != WEIGHT}
         message = self._decoded(self._decoded(message, "weighted"), "reply")
         message = {**message, **weight} if weight else message
-        return Received(message, payload(wire, stacked=True), finite_rows(message))
+        return Received(message, payload({}, wire), finite_rows(message))
 
     def _decoded(self, sent: Message, stage: Stage) -> Message:
         transforms = [t for t in reversed(self.transforms) if t.stage == stage]
@@ -208,19 +210,13 @@ class Channel:
 
 
 def finite_rows(message: Message) -> Tensor:
-    """Whether all numbers of each client's row are finite."""
-    finite: Tensor | None = None
+    """Whether all numbers of each client's row are finite; one answer for all where all are."""
+    finite = torch.ones((), dtype=torch.bool)
     for value in message.values():
-        rows = _finite(value.reshape(len(value), -1))
-        finite = rows if finite is None else finite & rows
-    return torch.ones((), dtype=torch.bool) if finite is None else finite
-
-
-def _finite(rows: Tensor) -> Tensor:
-    # A sum is finite only if all its terms are: one pass, no mask of the whole message. Large terms may overflow it.
-    if not rows.is_floating_point() or math.isfinite(rows.sum().item()):
-        return torch.ones(len(rows), dtype=torch.bool)
-    return torch.isfinite(rows).all(1)
+        # A sum is finite only if all its terms are: one pass, no mask of the whole message. Large terms may overflow.
+        if value.is_floating_point() and not math.isfinite(value.sum().item()):
+            finite = finite & torch.isfinite(value).reshape(len(value), -1).all(1)
+    return finite
 
 
 _PREFIX = "channel."

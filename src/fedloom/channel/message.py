@@ -27,9 +27,10 @@ def deserialise(data: bytes) -> Message:
     return dict(load(data))
 
 
-def payload(message: Message, *, stacked: bool = False) -> int:
-    """Bytes of one client's message; of a stack's message, the bytes of one client in it."""
-    signature = [(key, v.dtype, v.shape[1:] if stacked else v.shape) for key, v in message.items()]
+def payload(message: Message, columns: Message | None = None) -> int:
+    """Bytes of one client's message: what all clients have alike, and one row of what is in columns."""
+    signature = [(key, value.dtype, value.shape) for key, value in message.items()]
+    signature += [(key, value.dtype, value.shape[1:]) for key, value in (columns or {}).items()]
     return _size(tuple(signature))
 
 

@@ -15,7 +15,7 @@ import heapq
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -148,7 +148,7 @@ class Staggered(ServerEngine):
         clocks.bytes_down += tally.down
         clocks.gradient_evaluations += tally.evaluations
         clocks.wall_seconds += time.perf_counter() - started
-        row: Row = {**asdict(clocks), "selected": tally.ended, **tally.fates, **self.fresh_tests()}
+        row: Row = {**vars(clocks), "selected": tally.ended, **tally.fates, **self.fresh_tests()}
         row |= self.channel_figures(tally.means())
         row["staleness"] = {"mean": tally.staleness / max(tally.fates["accepted"], 1), "max": tally.oldest}
         if self.now > 0:

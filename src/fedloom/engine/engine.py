@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -347,9 +347,7 @@ class ServerEngine(Engine):
     @property
     def method(self) -> ServerMethod:
         """The method, which has a server."""
-        method = self.setting.method
-        assert isinstance(method, ServerMethod)
-        return method
+        return cast(ServerMethod, self.setting.method)
 
     def begin(self) -> State:
         self.labels = _labels(self.problem) if self.method.layout == "features" else None
@@ -401,10 +399,12 @@ class ServerEngine(Engine):
         It is what clients read out of what travels; for clients elsewhere, who read themselves, it is what travels.
         """
         method, channel, ids = self.method, self.setting.channel, torch.from_numpy(clients)
+        received, own = method.broadcast(self.state, ids), method.unicast(self.state, ids)
+        if not channel.transforms:
+            return received, own, payload(received, own)
         draw = Draw(self.setting.seed, self.clocks.server_steps)
-        received = channel.send_down(method.broadcast(self.state, ids), draw)
-        own = channel.send_down(method.unicast(self.state, ids), draw, stacked=True)
-        size = payload({**received, **{key: value.new_empty(value.shape[1:]) for key, value in own.items()}})
+        received, own = channel.send_down(received, draw), channel.send_down(own, draw, stacked=True)
+        size = payload(received, own)
         if not self.executor.remembers:
             received, own = channel.take_down(received), channel.take_down(own, stacked=True)
         return received, own, size
@@ -419,8 +419,9 @@ class ServerEngine(Engine):
     ) -> None:
         """The server's step on replies, given as columns in order of client id."""
         method, ctx = self.method, self.context(t)
-        replies = Replies.of(clients, columns, staleness, method.reduce, rest)
-        replies = replace(replies, sums=self.setting.channel.aggregate(dict(replies.sums), clients, ctx.draw))
+        replies, channel = Replies.of(clients, columns, staleness, method.reduce, rest), self.setting.channel
+        if channel.transforms:
+            replies = replace(replies, sums=channel.aggregate(dict(replies.sums), clients, ctx.draw))
         self.state = method.server(self.state, replies, ctx)
         self.clocks.server_steps += 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -63,7 +62,7 @@ class Rounds(ServerEngine):
     def _record(self, harvest: Harvest, started: float) -> Row:
         clocks = self.clocks
         clocks.round += 1
-        jobs = harvest.jobs(clocks.simulated_seconds, self.shown)
+        started_at = clocks.simulated_seconds
         clocks.simulated_seconds += self.fleet.round_seconds(harvest.seconds, harvest.fates)
         clocks.bytes_up += int(harvest.up[~harvest.fates["dropped"]].sum())
         clocks.bytes_down += int(harvest.call.down.sum())
@@ -71,10 +70,10 @@ class Rounds(ServerEngine):
         clocks.wall_seconds += time.perf_counter() - started
         self.reply_bytes = int(harvest.up.max(initial=0))
         counts = {fate: int(harvest.fates[fate].sum()) for fate in FATES}
-        row: Row = {**asdict(clocks), "selected": len(harvest.call.clients), **counts, **self.fresh_tests()}
+        row: Row = {**vars(clocks), "selected": len(harvest.call.clients), **counts, **self.fresh_tests()}
         row |= self.channel_figures(harvest.figures())
         if clocks.simulated_seconds > 0:
-            row["jobs"] = jobs
+            row["jobs"] = harvest.jobs(started_at, self.shown)
         return row | {"failures": harvest.failures} if harvest.failures else row
 
 

@@ -85,13 +85,12 @@ class Worker:
     def _send(self, client: Client, reply: Message, memory: Memories | None) -> Sent:
         """The replies through the clients' half of the channel."""
         method, kept = self.method, dict[str, Tensor]()
-        weight = method.weight(client) if isinstance(method, ServerMethod) else None
+        weight, reduce = (method.weight(client), method.reduce) if isinstance(method, ServerMethod) else (None, "sum")
         if memory is not None and self.channel.remembers:
             fresh = ~memory.known
             first = {key: value[fresh] for key, value in reply.items()}
             made = self.channel.start(first, None if weight is None else weight[fresh])
             kept = Memories(memory.known, parted(memory.columns)[1]).with_new(made)
-        reduce = method.reduce if isinstance(method, ServerMethod) else "sum"
         return self.channel.send(reply, weight, kept, client.clients, client.draw, reduce)
 
     def settle(
