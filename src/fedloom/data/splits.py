@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedloom.data.arrays import some
 from fedloom.data.order import grouped, places
 from fedloom.data.owners import NOBODY, Ownership, Pool
 from fedloom.data.sizes import Floats, Whole, apportion
@@ -192,9 +193,7 @@ def refuse_empty(sizes: Whole, names: tuple[str, ...] | None, what: str, remedy:
     """A DataError that names the clients which have nothing."""
     empty = np.flatnonzero(sizes == 0)
     if len(empty):
-        named = ", ".join(names[k] if names else str(k) for k in empty[:5])
-        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
-        raise DataError(f"client {named}{more} would have no {what}; {remedy}")
+        raise DataError(f"client {some(names[k] if names else k for k in empty)} would have no {what}; {remedy}")
 
 
 def _by_owner(owner: Whole, time: Floats | None) -> Whole:
