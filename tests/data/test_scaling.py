@@ -156,6 +156,15 @@ def test_new_data_are_scaled_like_those_that_a_model_was_trained_on() -> None:
         assert plain.x_scale is known.x_scale
 
 
+def test_new_clients_of_data_that_were_scaled_client_by_client_must_say_how_they_are_scaled() -> None:
+    raw = table(by="client")
+    known = federate(raw)
+    assert torch.equal(federate(raw, like=known).x, known.x)
+    for asked in (None, Scaling("none")):
+        with pytest.raises(ConfigError, match="each client was scaled by its own rows; give the table such a scaling"):
+            federate(replace(raw, scaling=asked), like=known)
+
+
 @pytest.mark.parametrize("by", ["all", "client"])
 def test_data_without_a_missing_value_stay_as_they_are_when_nothing_is_to_be_scaled(by: str) -> None:
     raw = table(kind="none", by=by)

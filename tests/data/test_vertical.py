@@ -140,7 +140,7 @@ def test_files_of_parties_may_name_their_classes_but_no_owner_or_time_of_a_row(t
     table = load_file(path, label_column="ill", id_column="who", parties=["lab.csv"], class_names=["1", "0"])
     assert table.classes == ("1", "0")
     assert table.y[:, 0].tolist() == [1 - y for y in Y[1:]]
-    for option in ("client_column", "timestamp_column", "like"):
+    for option in ("client_column", "timestamp_column"):
         with pytest.raises(ConfigError, match=f"{option} cannot be beside parties, who all hold the same rows"):
             load_file(path, label_column="ill", id_column="who", parties=["lab.csv"], **{option: "age"})  # type: ignore[arg-type]
 
@@ -150,6 +150,10 @@ def test_a_party_file_without_the_id_column_is_named(tmp_path: Path) -> None:
     pd.DataFrame(X).to_csv(tmp_path / "odd.csv", index=False)
     with pytest.raises(ConfigError, match=r"odd\.csv has no column 'who'"):
         load_file(path, label_column="ill", id_column="who", parties=["odd.csv"])
+    with pytest.raises(ConfigError, match="no party has a column of numbers irn, one of feature_columns"):
+        load_file(
+            path, label_column="ill", id_column="who", parties=["lab.csv"], feature_columns=["age", "iron", "irn"]
+        )
     with pytest.raises(DataError, match="party 'lab' has 5 rows and there are 6 labels"):
         load_file(path, label_column="ill", parties=["lab.csv"], feature_columns=["age", "iron"])
 

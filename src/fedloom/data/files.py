@@ -81,9 +81,9 @@ def load_file(
         raise ConfigError(f"{path}: standardise and scaling both scale; keep one of them")
     columns = _read(path)
     if parties:
-        beside = {"client_column": client_column, "timestamp_column": timestamp_column, "like": like}
-        for option in (option for option, value in beside.items() if value is not None):
-            raise ConfigError(f"{path}: {option} cannot be beside parties, who all hold the same rows; leave it away")
+        for option, value in (("client_column", client_column), ("timestamp_column", timestamp_column)):
+            if value is not None:
+                raise ConfigError(f"{path}: {option} cannot be beside parties, who all hold the same rows; drop it")
         held, labelled = _of_parties(path, columns, parties, id_column, label_column, feature_columns, class_names)
         table = from_parties(held, labelled, task=task, classes=class_names, name=name or path.stem)
         if standardise:
@@ -97,10 +97,8 @@ def load_file(
         raise ConfigError(f"{path}: say which column is the label (label_column); it has {some(columns)}")
     labels = [label_column] if isinstance(label_column, str) else list(label_column)
     taken = [*labels, *(column for column in (client_column, timestamp_column, id_column) if column)]
-    for column in (*taken, *(feature_columns or ())):
-        _must_have(path, columns, column)
     features = list(feature_columns) if feature_columns else _features(trained, taken)
-    for column in features:
+    for column in (*taken, *features):
         _must_have(path, columns, column)
     basis = None
     if like is not None:
@@ -146,6 +144,7 @@ def _of_parties(
     if not isinstance(label_column, str):
         raise ConfigError(f"{path}: say which one of its columns is the label (label_column); it has {some(columns)}")
     held: dict[str, Held] = {}
+    sought = set(feature_columns or ())
     for file in (path, *(path.parent / other for other in others)):
         own = columns if file == path else _read(file)
         taken = [c for c in (id_column, label_column if file == path or label_column in own else None) if c]
@@ -156,6 +155,9 @@ def _of_parties(
             raise ConfigError(f"{file}: two parties are called {file.stem!r}; give their files different names")
         if features or file != path:
             held[file.stem] = (own[id_column] if id_column else None, _matrix(file, own, features))
+        sought -= set(features)
+    if sought:
+        raise ConfigError(f"{path}: no party has a column of numbers {some(sorted(sought))}, one of feature_columns")
     labels = columns[label_column]
     return held, (columns[id_column] if id_column else None, _texts(labels) if class_names else labels)
 

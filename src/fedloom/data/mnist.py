@@ -27,17 +27,17 @@ Whole = npt.NDArray[Any]
 """An array of whole numbers, of the type that its file says."""
 
 _TYPES: dict[int, np.dtype[Any]] = {8: np.dtype("uint8"), 12: np.dtype(">i4")}
-_LENGTHS = (47_040_016, 60_008, 7_840_016, 10_008)
-_FILES = (
-    "train-images-idx3-ubyte.gz",
-    "train-labels-idx1-ubyte.gz",
-    "t10k-images-idx3-ubyte.gz",
-    "t10k-labels-idx1-ubyte.gz",
-)
+_FILES = {
+    "train-images-idx3-ubyte.gz": 47_040_016,
+    "train-labels-idx1-ubyte.gz": 60_008,
+    "t10k-images-idx3-ubyte.gz": 7_840_016,
+    "t10k-labels-idx1-ubyte.gz": 10_008,
+}
 
 
 def _four(folder: str, mirrors: tuple[str, ...], checksums: tuple[str, ...]) -> tuple[Published, ...]:
-    return tuple(Published(folder, *parts) for parts in zip(_FILES, [mirrors] * 4, checksums, _LENGTHS, strict=True))
+    files = zip(_FILES.items(), checksums, strict=True)
+    return tuple(Published(folder, file, mirrors, checksum, length) for (file, length), checksum in files)
 
 
 MNIST = _four(

@@ -50,7 +50,7 @@ def _is_step(thing: object) -> bool:
 
 SOURCES: Register[Source] = Register(
     "data set",
-    entry=lambda name, load, **facts: Source(name, load, summary_of(load), **facts),
+    entry=lambda name, load, **facts: Source(name, load, **{"summary": summary_of(load)} | facts),
     right=lambda thing: callable(thing) and not isinstance(thing, type),
     must_be="a function that gives a fedloom.data.Table",
     own="module:function, or a file",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from fedloom.errors import ConfigError
 from fedloom.federation.data import FederatedData
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.scale import Scale
@@ -112,16 +113,23 @@ def scaled(
     """The table as its ``scaling`` says, and how its features and its targets were scaled (None: not at all).
 
     Data ``like`` others get the scale of those, if it is the same for all of their clients, whatever they ask for.
+    Where each client had its own, new ones are scaled by their own rows too, in the way that their table asks for.
     """
     plan = table.scaling and with_fit_fields(table.scaling)
-    if like is not None and like.x_scale is not None and like.x_scale.common and (plan is None or plan.kind == "none"):
+    x_known, y_known = (None, None) if like is None else (like.x_scale, like.y_scale)
+    if x_known is not None and (plan is None or plan.kind == "none"):
+        if not x_known.common:
+            raise ConfigError(
+                f"{table.name!r} asks for no scaling, but is to be like data of which each client was scaled by its "
+                "own rows; give the table such a scaling too: Scaling(kind, 'client')"
+            )
         plan = Scaling()
     if plan is None:
         return table, None, None
-    x, inputs, filled = _columns(table.x, plan, holders, None if like is None else like.x_scale)
+    x, inputs, filled = _columns(table.x, plan, holders, x_known)
     y, targets = table.y, None
     if table.task == "regression":
-        y, targets, _ = _columns(table.y, plan, holders, None if like is None else like.y_scale)
+        y, targets, _ = _columns(table.y, plan, holders, y_known)
     notes = (*table.notes, *_notes(plan, targets is not None, filled))
     if plan.kind == "none":
         return replace(table, x=x, notes=notes), None, None

@@ -29,6 +29,8 @@ _TEST, _SUPPORT = 1, 2  # bits of a row's part
 
 def choose_roles(clients: int, target: float, draw: Draw) -> Whole:
     """A role for each client: a share ``target`` of them, chosen at random, are targets, never seen in training."""
+    if clients < 1:
+        raise DataError(f"a federation of {clients} clients cannot be; give at least 1")
     if not 0 <= target < 1:
         raise ConfigError(f"a share of {target} target clients cannot be; give at least 0 and less than 1")
     targets = round(target * clients)
