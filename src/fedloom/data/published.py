@@ -15,7 +15,6 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -176,25 +175,8 @@ def _download(published: Published) -> Path:
     import pooch
     import requests
 
-    folder, failures = cache_folder(published.folder), []
-    for url in published.urls():
-        try:
-            files = pooch.create(folder, "", registry={published.file: None}, urls={published.file: url})
-            return Path(files.fetch(published.file, downloader=_checking(published)))
-        except (requests.RequestException, OSError, DataError) as error:
-            failures.append(f"{url}: {error}")
-    raise DataError(
-        f"{published.folder}: {published.file} is not in {' or '.join(map(str, folders(published.folder)))}, and no "
-        f"download succeeded ({'; '.join(failures)}); check the connection, or put the published files into a "
-        f"folder FOLDER/{published.folder} and set FEDLOOM_DATA=FOLDER"
-    )
-
-
-def _checking(published: Published) -> Callable[[str, str, object], None]:
-    """pooch's downloader, that also checks the content while the file still has its temporary name."""
-    import pooch
-
     def download(url: str, output: str, caller: object) -> None:
+        """As pooch does, and check the content while the file still has its temporary name."""
         pooch.HTTPDownloader(timeout=TIMEOUT)(url, output, caller)
         data = _unzip(Path(output)) if published.zipped else Path(output).read_bytes()
         found = _digest(data, published)
@@ -202,7 +184,18 @@ def _checking(published: Published) -> Callable[[str, str, object], None]:
             length = "" if published.length is None else f" ({len(data)} of {published.length} bytes)"
             raise DataError(f"{published.file} arrived with checksum {found} instead of {published.checksum}{length}")
 
-    return download
+    folder, failures = cache_folder(published.folder), []
+    for url in published.urls():
+        try:
+            files = pooch.create(folder, "", registry={published.file: None}, urls={published.file: url})
+            return Path(files.fetch(published.file, downloader=download))
+        except (requests.RequestException, OSError, DataError) as error:
+            failures.append(f"{url}: {error}")
+    raise DataError(
+        f"{published.folder}: {published.file} is not in {' or '.join(map(str, folders(published.folder)))}, and no "
+        f"download succeeded ({'; '.join(failures)}); check the connection, or put the published files into a "
+        f"folder FOLDER/{published.folder} and set FEDLOOM_DATA=FOLDER"
+    )
 
 
 def _unpack(archive: Path, files: tuple[str, ...]) -> None:
