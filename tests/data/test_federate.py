@@ -41,6 +41,12 @@ def test_without_further_words_a_table_with_clients_keeps_them_and_another_is_sh
     assert federate(labelled([0, 1] * 30)).clients == 20
 
 
+@pytest.mark.parametrize("clients", [0, -1])
+def test_a_federation_without_clients_is_refused(clients: int) -> None:
+    with pytest.raises(DataError, match=f"a federation of {clients} clients cannot be; give at least 1"):
+        federate("digits", clients=clients)
+
+
 def test_the_same_seed_gives_the_same_federation() -> None:
     first, again, other = (federate("digits", clients=5, seed=seed) for seed in (4, 4, 5))
     assert owned(first) == owned(again) != owned(other)

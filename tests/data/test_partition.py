@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.data import make_partition
-from fedloom.data.owners import Classes, Dirichlet, Iid, Ownership
+from fedloom.data import Partition, make_partition
+from fedloom.data.owners import Classes, Dirichlet, Iid, Ownership, Pool
 from fedloom.data.partition import options_of
 from fedloom.data.sizes import Quantity, apportion
 from fedloom.data.table import Table
@@ -21,7 +21,9 @@ Make = Callable[..., Table]
 
 
 def shared(table: Table, clients: int, what: object, seed: int = 0, **options: object) -> Ownership:
-    return make_partition(what, **options).assign(table, clients, Draw(seed))[1]  # type: ignore[arg-type]
+    plan, pool = make_partition(what, **options), Pool.of(table)  # type: ignore[arg-type]
+    plan.check(table, pool, clients)
+    return plan.own(pool, clients, Draw(seed))
 
 
 def counts(table: Table, owned: Ownership) -> np.ndarray:
@@ -92,9 +94,9 @@ def test_asked_sizes_are_kept_when_there_are_rows_enough(
     table = labelled(labels, 5)
     if smallest * clients > len(labels):
         with pytest.raises(DataError, match=f"{clients} clients of at least {smallest} rows"):
-            plan.assign(table, clients, Draw(seed))
+            shared(table, clients, plan, seed)
         return
-    sizes = plan.assign(table, clients, Draw(seed))[1].sizes()
+    sizes = shared(table, clients, plan, seed).sizes()
     assert sizes.min() >= 1
     assert sizes.sum() <= len(labels)
     wanted = Quantity("uniform", smallest, smallest + spread).demand(clients, Draw(seed)).weights
@@ -274,15 +276,26 @@ def test_what_cannot_be_is_refused_before_any_work(
 @pytest.mark.parametrize(
     ("what", "options", "complaint"),
     [
-        ("dirichlet", {"alpha": 0.0}, "alpha must be above 0"),
-        ("dirichlet", {"min_rows": -1}, "min_rows"),
+        ("dirichlet", {"alpha": 0.0}, "Dirichlet: alpha = 0.0 cannot be: Input should be greater than 0"),
+        ("dirichlet", {"min_rows": -1}, "min_rows = -1 cannot be: Input should be greater than or equal to 0"),
         ("quantity", {"smallest": 3}, "both smallest and largest"),
         ("quantity", {"smallest": 5, "largest": 4}, "sizes from 5 to 4"),
         ("quantity", {"quantity": "given", "sizes": [1]}, "1 sizes are given for 2 clients"),
-        ("quantity", {"quantity": "zipf"}, "no quantity skew 'zipf'"),
-        ("quantity", {"quantity": "power-law", "exponent": -1.0}, "exponent"),
+        (
+            "quantity",
+            {"quantity": "zipf"},
+            "quantity = 'zipf' cannot be: Input should be 'uniform', 'power-law' or 'given'",
+        ),
+        (
+            "quantity",
+            {"quantity": "power-law", "exponent": -1.0},
+            "exponent = -1.0 cannot be: Input should be greater than or equal to 0",
+        ),
+        ("dirichlet", {"alpha": "much"}, "alpha = 'much' cannot be: Input should be a valid number"),
         ("diriclet", {}, "did you mean 'dirichlet'"),
         ("iid", {"alpha": 0.5}, "'alpha'; it belongs to dirichlet"),
+        (make_partition("dirichlet"), {"alpha": 0.5}, "Dirichlet has no option 'alpha'; it belongs to dirichlet"),
+        (Partition(Dirichlet(alpha=-1.0)), {}, "alpha = -1.0 cannot be"),
         ("dirichlet", {"alhpa": 0.5}, "did you mean 'alpha'"),
         (["iid", "dirichlet"], {}, "iid and dirichlet both say who owns the rows"),
         (["quantity", "quantity"], {}, "both say how many"),

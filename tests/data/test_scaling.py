@@ -149,9 +149,20 @@ def test_new_data_are_scaled_like_those_that_a_model_was_trained_on() -> None:
     expected = known.x_scale.scaled(other.x, torch.zeros(30, dtype=torch.int64))
     torch.testing.assert_close(alike.x, expected.float())
     assert alike.y_scale is known.y_scale
-    plain = federate(replace(other, scaling=None), like=known, test=0.0)
-    assert torch.equal(plain.x, alike.x)
-    assert torch.equal(plain.y, alike.y)
+    for asked in (None, Scaling("none"), Scaling("min-max", "client")):
+        plain = federate(replace(other, scaling=asked), like=known, test=0.0)
+        assert torch.equal(plain.x, alike.x)
+        assert torch.equal(plain.y, alike.y)
+        assert plain.x_scale is known.x_scale
+
+
+def test_new_clients_of_data_that_were_scaled_client_by_client_must_say_how_they_are_scaled() -> None:
+    raw = table(by="client")
+    known = federate(raw)
+    assert torch.equal(federate(raw, like=known).x, known.x)
+    for asked in (None, Scaling("none")):
+        with pytest.raises(ConfigError, match="each client was scaled by its own rows; give the table such a scaling"):
+            federate(replace(raw, scaling=asked), like=known)
 
 
 @pytest.mark.parametrize("by", ["all", "client"])
@@ -193,7 +204,10 @@ def test_whatever_is_missing_training_rows_that_are_known_have_mean_0_and_at_mos
 
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
-    [({"kind": "robust"}, "no scaling 'robust'; choose one of none, standard, min-max"), ({"by": "row"}, "by 'row'")],
+    [
+        ({"kind": "robust"}, "kind = 'robust' cannot be: Input should be 'none', 'standard' or 'min-max'"),
+        ({"by": "row"}, "by = 'row' cannot be: Input should be 'all' or 'client'"),
+    ],
 )
 def test_a_scaling_that_cannot_be_is_refused(wrong: dict[str, str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):

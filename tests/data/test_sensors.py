@@ -86,9 +86,13 @@ def test_a_series_without_a_single_window_and_two_of_one_name_are_refused() -> N
 @pytest.mark.parametrize("name", ["beijing-air", "extrasensory"])
 @pytest.mark.parametrize("wrong", ["window", "stride", "limit"])
 def test_windows_that_cannot_be_are_refused_before_any_file_is_read(name: str, wrong: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{name}: {wrong} = 0 cannot be; give at least 1"):
+    with pytest.raises(
+        ConfigError, match=rf"{name}: {wrong} = 0 cannot be: Input should be greater than or equal to 1"
+    ):
         load(name, **{wrong: 0})
-    with pytest.raises(ConfigError, match=r"no scaling 'log'"):
+    with pytest.raises(
+        ConfigError, match=r"scaling = 'log' cannot be: Input should be 'none', 'standard' or 'min-max'"
+    ):
         load(name, scaling="log")
 
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedloom.data import make_partition
+from fedloom.data import federate, make_partition
+from fedloom.data.owners import Pool
 from fedloom.data.table import Table
 from fedloom.data.transforms import Concept, FeatureSkew, rotated
 from fedloom.errors import ConfigError, DataError
@@ -102,22 +103,38 @@ def test_a_regression_changes_its_sign_or_moves() -> None:
 @pytest.mark.parametrize(
     ("step", "task", "complaint"),
     [
-        (FeatureSkew("blur"), "classification", "no feature skew 'blur'"),  # type: ignore[arg-type]
-        (FeatureSkew("noise", -1.0), "classification", "strength -1.0"),
-        (Concept("flip"), "classification", "no concept skew 'flip'"),  # type: ignore[arg-type]
-        (Concept(concept_share=1.5), "classification", "share of 1.5"),
+        (
+            FeatureSkew("blur"),
+            "classification",
+            "feature_skew = 'blur' cannot be: Input should be 'noise', 'rotation' or 'brightness'",
+        ),  # type: ignore[arg-type]
+        (
+            FeatureSkew("noise", -1.0),
+            "classification",
+            "strength = -1.0 cannot be: Input should be greater than or equal to 0",
+        ),
+        (
+            Concept("flip"),
+            "classification",
+            "concept = 'flip' cannot be: Input should be 'auto', 'permute', 'sign' or 'offset'",
+        ),  # type: ignore[arg-type]
+        (
+            Concept(concept_share=1.5),
+            "classification",
+            "concept_share = 1.5 cannot be: Input should be less than or equal to 1",
+        ),
         (Concept("sign"), "classification", "does not fit the classification task"),
         (Concept("permute"), "regression", "does not fit the regression task"),
     ],
 )
 def test_a_transform_that_does_not_fit_is_refused_before_any_work(step: object, task: str, complaint: str) -> None:
     with pytest.raises((ConfigError, DataError), match=complaint):
-        make_partition(["iid", step]).assign(plain(task), 4, Draw(0))  # type: ignore[list-item]
+        federate(plain(task), clients=4, partition=["iid", step])  # type: ignore[list-item]
 
 
 def test_a_single_feature_cannot_be_rotated(labelled: Make) -> None:
     with pytest.raises(DataError, match="one feature"):
-        make_partition("feature-skew", feature_skew="rotation").assign(labelled([0, 1]), 2, Draw(0))
+        federate(labelled([0, 1]), clients=2, partition="feature-skew", feature_skew="rotation")
 
 
 def test_label_size_feature_and_concept_skew_combine(labelled: Make) -> None:
@@ -125,7 +142,8 @@ def test_label_size_feature_and_concept_skew_combine(labelled: Make) -> None:
     plan = make_partition(
         ["classes", "quantity", "feature-skew", "concept"], classes_per_client=2, smallest=50, largest=90, strength=0.3
     )
-    changed, owned = plan.assign(table, 10, Draw(0))
+    owned = plan.own(Pool.of(table), 10, Draw(0))
+    changed = plan.transform(table, owned, Draw(0))
     sizes = owned.sizes()
     assert sizes.min() >= 50
     assert sizes.max() <= 90

@@ -21,10 +21,10 @@ X = np.arange(24.0).reshape(6, 4)
 Y = [0, 1, 0, 1, 1, 0]
 
 
-@given(columns=st.integers(1, 30), clients=st.integers(1, 30), order=st.sampled_from(["in order", "random"]))
+@given(columns=st.integers(1, 30), clients=st.integers(0, 30), order=st.sampled_from(["in order", "random"]))
 def test_every_column_has_one_holder(columns: int, clients: int, order: str) -> None:
     table = from_arrays(np.zeros((10, columns)), np.arange(10.0))
-    if clients > columns:
+    if clients == 0 or clients > columns:
         with pytest.raises(DataError, match=f"cannot share the {columns} columns"):
             federate(table, partition="features", clients=clients)
         return
@@ -60,6 +60,12 @@ def test_columns_stand_alone() -> None:
         federate("digits", partition="features", target=0.2)
     with pytest.raises(ConfigError, match=r"lacking = 1\.0"):
         federate("digits", partition="features", lacking=1.0)
+
+
+def test_parties_without_a_single_training_row_are_refused() -> None:
+    table = replace(from_arrays(X, Y), published_split=torch.ones(6, dtype=torch.bool))
+    with pytest.raises(DataError, match="would have no training rows; give test as a fraction"):
+        federate(table, partition="features", clients=2, test="published")
 
 
 def test_rows_of_parties_come_together_by_their_ids_whatever_their_order() -> None:
@@ -129,11 +135,25 @@ def test_files_of_parties_make_one_table(tmp_path: Path) -> None:
     assert only.x.shape == (5, 4)  # the clinic's own copy of the label is no feature
 
 
+def test_files_of_parties_may_name_their_classes_but_no_owner_or_time_of_a_row(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    table = load_file(path, label_column="ill", id_column="who", parties=["lab.csv"], class_names=["1", "0"])
+    assert table.classes == ("1", "0")
+    assert table.y[:, 0].tolist() == [1 - y for y in Y[1:]]
+    for option in ("client_column", "timestamp_column"):
+        with pytest.raises(ConfigError, match=f"{option} cannot be beside parties, who all hold the same rows"):
+            load_file(path, label_column="ill", id_column="who", parties=["lab.csv"], **{option: "age"})  # type: ignore[arg-type]
+
+
 def test_a_party_file_without_the_id_column_is_named(tmp_path: Path) -> None:
     path = saved(tmp_path)
     pd.DataFrame(X).to_csv(tmp_path / "odd.csv", index=False)
     with pytest.raises(ConfigError, match=r"odd\.csv has no column 'who'"):
         load_file(path, label_column="ill", id_column="who", parties=["odd.csv"])
+    with pytest.raises(ConfigError, match="no party has a column of numbers irn, one of feature_columns"):
+        load_file(
+            path, label_column="ill", id_column="who", parties=["lab.csv"], feature_columns=["age", "iron", "irn"]
+        )
     with pytest.raises(DataError, match="party 'lab' has 5 rows and there are 6 labels"):
         load_file(path, label_column="ill", parties=["lab.csv"], feature_columns=["age", "iron"])
 

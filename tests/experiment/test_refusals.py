@@ -110,7 +110,7 @@ def test_a_setting_that_cannot_be_is_refused_with_key_place_and_remedy(tmp_path:
         ('[fleet]\nspeed = 5\ntrace = "gone.csv"', 'exp.toml:3: fleet.trace = "gone.csv" cannot be: '),
         ("[data]\nclients = 3\n[fleet]\nabsent = 0.9", "exp.toml:4: fleet.absent = 0.9 cannot be: fleet.absent = 0.9"),
         ('[data]\npartition = ["iid", "dirichlet"]', "exp.toml:2: data.partition: iid and dirichlet both say"),
-        ('[data]\npartition = "dirichlet"\nalpha = 0.0', "exp.toml:2: data.partition: Dirichlet(0.0) cannot be"),
+        ('[data]\npartition = "dirichlet"\nalpha = 0.0', "exp.toml:3: data.alpha = 0.0 should be a number above 0"),
     ],
 )
 def test_an_impossible_combination_is_refused_before_any_work(tmp_path: Path, text: str, said: str) -> None:

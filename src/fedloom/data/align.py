@@ -112,9 +112,9 @@ def _places(
     if len(shared) == 0:
         first = "; ".join(f"{party!r} begins with {some(own[:2])}" for party, own in known.items())
         raise DataError(f"{name!r}: no id is known to everybody ({first}); check the id columns")
-    every = np.unique(np.concatenate(list(known.values())))
-    lacks = [f"{party!r} lacks {len(every) - len(own):,} of {len(every):,} rows" for party, own in known.items()]
-    notes = [note for note, own in zip(lacks, known.values(), strict=True) if len(own) < len(every)]
+    every = len(np.unique(np.concatenate(list(known.values()))))
+    lacks = {party: every - len(own) for party, own in known.items() if len(own) < every}
+    notes = [f"{party!r} lacks {rows:,} of {every:,} rows" for party, rows in lacks.items()]
     if notes:
         notes.append(f"the {len(shared):,} rows that everybody holds are used")
     places = {}

@@ -60,14 +60,14 @@ def from_arrays(
     if target.ndim == 0 or len(target) != len(values):
         raise DataError(f"{name!r} has {len(values)} rows of x but {target.size} of y; give one y per row")
     kind, read, names, notes = _target(target, task, classes, name)
-    groups, group_names = (None, None) if clients is None else _groups(array(clients), name)
+    groups, group_names = (None, None) if clients is None else _codes(array(clients), "client", name)
     return Table(
         name,
         torch.from_numpy(np.array(values, dtype=np.float32)),
         read,
         kind,
         names,
-        groups=groups,
+        groups=None if groups is None else torch.from_numpy(groups),
         group_names=group_names,
         time=None if time is None else torch.from_numpy(np.array(array(time), dtype=np.float64)),
         published_split=None if test is None else torch.from_numpy(np.array(array(test), dtype=bool)),
@@ -132,11 +132,6 @@ def _codes(values: Array, what: str, name: str) -> tuple[npt.NDArray[np.int64], 
             raise DataError(f"{name!r}: row {int(missing.argmax())} has no {what}; fill it or drop such rows")
     distinct, codes = np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_inverse=True)
     return codes.astype(np.int64), tuple(str(value) for value in distinct)
-
-
-def _groups(clients: Array, name: str) -> tuple[Tensor, tuple[str, ...]]:
-    codes, names = _codes(clients, "client", name)
-    return torch.from_numpy(codes), names
 
 
 def _target(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedloom.data.published import Member, Published, damaged, obtain_members
+from fedloom.data.published import Member, Published, damaged, obtain_members, shortfall
 from fedloom.data.register import SOURCES
 from fedloom.data.scaling import By, Kind, Scaling
-from fedloom.data.series import Numbers, Series, Windows, column_numbers, filled_forward, read_csv, table_of
+from fedloom.data.series import Numbers, Series, Windows, check_lines, filled_forward, read_csv, read_numbers, table_of
 from fedloom.data.sizes import Floats
 from fedloom.data.table import Table
 from fedloom.types import Count
@@ -26,16 +26,8 @@ BEIJING_AIR = Published(
 )
 POLLUTANTS = ("PM2.5", "PM10", "SO2", "NO2", "CO", "O3")
 WEATHER = ("TEMP", "PRES", "DEWP", "RAIN", "WSPM")
-COLUMNS = (
-    *POLLUTANTS,
-    *WEATHER,
-    "wind north",
-    "wind east",
-    "hour cosine",
-    "hour sine",
-    "season cosine",
-    "season sine",
-)
+_CIRCLES = ("wind north", "wind east", "hour cosine", "hour sine", "season cosine", "season sine")
+COLUMNS = (*POLLUTANTS, *WEATHER, *_CIRCLES)
 """The columns of a window, in order."""
 _WINDS = ("N", "NNE", "NE", "ENE", "E", "ESE", "SE", "SSE", "S", "SSW", "SW", "WSW", "W", "WNW", "NW", "NNW")
 _STATIONS, _HOURS = 12, 35_064
@@ -44,7 +36,6 @@ _DAY, _YEAR = 86_400.0, 365.25 * 86_400.0
 
 @SOURCES.register(
     "beijing-air",
-    summary="air quality an hour ahead at 12 stations, from windows of pollutants and weather",
     task="regression",
     rows="76,727 (12 x 35,064 hours)",
     features="24x17",
@@ -60,18 +51,18 @@ def beijing_air(
     scaling: Kind = "standard",
     scaling_by: By = "all",
 ) -> Table:
-    """Six pollutants an hour ahead, from the last ``window`` hours of pollutants and weather at the same station.
+    """Air quality an hour ahead at 12 stations, from windows of pollutants and weather.
 
-    A window ends every ``stride`` hours, and a station has at most the first ``limit`` of them. What was not measured
-    is filled with the station's last known value, and before the first one with the mean of its training rows; but a
-    window whose target was not measured is left out. The wind's direction, the hour and the season are given as cosine
-    and sine. Natural clients are the stations.
+    Six pollutants are predicted from the last ``window`` hours of pollutants and weather at the same station. A window
+    ends every ``stride`` hours, and a station has at most the first ``limit`` of them. What was not measured is filled
+    with the station's last known value, and before the first one with the mean of its training rows; but a window whose
+    target was not measured is left out. The wind's direction, the hour and the season are given as cosine and sine.
+    Natural clients are the stations.
 
     The default window is a day, so that each holds one of the daily ups and downs. The default stride has no factor in
     common with 24, so that windows end at every hour of the day; they take 125 MB instead of 625.
     """
-    windows = Windows(window, stride, limit).check("beijing-air")
-    how = Scaling(scaling, scaling_by).check()
+    windows = Windows(window, stride, limit)
     series = [_station(member) for member in stations()]
     return table_of(
         "beijing-air",
@@ -80,7 +71,7 @@ def beijing_air(
         windows,
         feature_names=COLUMNS,
         target_names=POLLUTANTS,
-        scaling=how,
+        scaling=Scaling(scaling, scaling_by),
         notes=_notes(series, windows),
     )
 
@@ -91,24 +82,21 @@ def stations() -> list[Member]:
 
 
 def _notes(series: list[Series], windows: Windows) -> tuple[str, ...]:
-    notes = [f"windows of {windows.length} hours, one every {windows.stride}, to the pollutants of the next (µg/m³)"]
-    if len(series) < _STATIONS:
-        notes.append(f"{len(series)} of the {_STATIONS} published stations are here")
-    hours, published = sum(len(station.time) + 1 for station in series), _HOURS * len(series)
-    if hours < published:
-        notes.append(f"{hours:,} of the {published:,} published hours of these stations are here")
-    return tuple(notes)
+    hours = sum(len(station.time) + 1 for station in series)
+    return (
+        f"windows of {windows.length} hours, one every {windows.stride}, to the pollutants of the next (µg/m³)",
+        *shortfall(len(series), _STATIONS, "stations"),
+        *shortfall(hours, _HOURS * len(series), "hours of these stations"),
+    )
 
 
 def _station(member: Member) -> Series:
     path = member.path
     frame = read_csv(path, member.content(), "station")
     name = str(frame["station"].iloc[0])
-    other = (frame["station"] != name).to_numpy()
-    if other.any():
-        raise damaged(path, f"line {int(other.argmax()) + 2} is not of its station {name}")
-    time = _seconds(path, column_numbers(path, frame, ("year", "month", "day", "hour")))
-    measured = column_numbers(path, frame, (*POLLUTANTS, *WEATHER)).astype(np.float32)
+    check_lines(path, (frame["station"] != name).to_numpy(), f"is not of its station {name}")
+    time = _seconds(path, read_numbers(path, frame, ("year", "month", "day", "hour")))
+    measured = read_numbers(path, frame, (*POLLUTANTS, *WEATHER)).astype(np.float32)
     seen = filled_forward(np.column_stack([measured, _wind(path, frame)]))
     inputs = np.column_stack([seen, _cycles(time)])
     return Series(name, inputs[:-1], measured[1:, : len(POLLUTANTS)], time[1:])
@@ -116,15 +104,13 @@ def _station(member: Member) -> Series:
 
 def _seconds(path: Path, date: Floats) -> Floats:
     """Seconds since 1970 by the station's own clock; every hour must follow the one before it."""
-    if np.isnan(date).any():
-        raise damaged(path, f"line {int(np.isnan(date).any(1).argmax()) + 2} has no whole date")
+    check_lines(path, np.asarray(np.isnan(date).any(1)), "has no whole date")
     year, month, day, hour = date.astype(np.int64).T
     months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
-    seconds = (months.astype("datetime64[D]").astype(np.int64) + day - 1) * _DAY + hour * 3600.0
-    jumps = np.diff(seconds) != 3600
-    if jumps.any():
-        raise damaged(path, f"line {int(jumps.argmax()) + 3} is not the hour after the line before it")
-    return np.asarray(seconds, dtype=np.float64)
+    seconds: Floats = (months.astype("datetime64[D]").astype(np.int64) + day - 1) * _DAY + hour * 3600.0
+    jumps = np.diff(seconds, prepend=seconds[0] - 3600) != 3600
+    check_lines(path, jumps, "is not the hour after the line before it")
+    return seconds
 
 
 def _wind(path: Path, frame: DataFrame) -> Numbers:

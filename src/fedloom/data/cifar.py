@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedloom.data.images import SCALINGS, Scaling, scaled
-from fedloom.data.published import Published, damaged, obtain_archive
+from fedloom.data.images import Scaling, image_table
+from fedloom.data.published import Published, damaged, obtain_archive, shortfall
 from fedloom.data.register import SOURCES
 from fedloom.data.table import Table
 from fedloom.errors import DataError
@@ -22,39 +23,37 @@ CIFAR100 = Published("cifar100", "cifar-100-binary.tar.gz", _MIRRORS, "03b5dce01
 THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-@SOURCES.register(
-    "cifar10",
-    summary="photos of ten kinds of things",
+_register = partial(
+    SOURCES.register,
     task="classification",
     rows="50,000 + 10,000",
     features="3x32x32",
     origin="Krizhevsky (2009)",
     licence="research use, no licence stated",
-    files=lambda: [cifar10_folder()],
 )
+
+
+@_register("cifar10", files=lambda: [cifar10_folder()])
 def cifar10(scaling: Scaling = "unit") -> Table:
-    """50,000 + 10,000 photos of 32x32 pixels in 10 classes; a folder with fewer data batches gives those there."""
+    """Photos of ten kinds of things.
+
+    50,000 + 10,000 of 32x32 pixels in 10 classes; a folder with fewer data batches gives those there.
+    """
     folder = cifar10_folder()
     files = [folder / file for file in _BATCHES if (folder / file).is_file()]
-    notes = (f"{len(files)} of the 5 published data batches are here",) if len(files) < 5 else ()
-    return _table("cifar10", files or [folder / _BATCHES[0]], folder / "test_batch.bin", THINGS, 1, scaling, notes)
+    notes = shortfall(len(files), len(_BATCHES), "data batches")
+    return _table("cifar10", [*(files or [folder / _BATCHES[0]]), folder / "test_batch.bin"], THINGS, 1, scaling, notes)
 
 
-@SOURCES.register(
-    "cifar100",
-    summary="photos of a hundred kinds of things",
-    task="classification",
-    rows="50,000 + 10,000",
-    features="3x32x32",
-    origin="Krizhevsky (2009)",
-    licence="research use, no licence stated",
-    files=lambda: [cifar100_folder()],
-)
+@_register("cifar100", files=lambda: [cifar100_folder()])
 def cifar100(scaling: Scaling = "unit") -> Table:
-    """50,000 + 10,000 photos of 32x32 pixels in 100 fine classes (the 20 coarse ones are not read)."""
+    """Photos of a hundred kinds of things.
+
+    50,000 + 10,000 of 32x32 pixels in 100 fine classes (the 20 coarse ones are not read).
+    """
     folder = cifar100_folder()
     names = _names(folder / "fine_label_names.txt")
-    return _table("cifar100", [folder / "train.bin"], folder / "test.bin", names, 2, scaling)
+    return _table("cifar100", [folder / "train.bin", folder / "test.bin"], names, 2, scaling)
 
 
 def cifar10_folder() -> Path:
@@ -69,28 +68,21 @@ def cifar100_folder() -> Path:
 
 def _table(
     name: str,
-    train: list[Path],
-    test: Path,
+    files: list[Path],
     classes: tuple[str, ...],
     label_bytes: int,
     scaling: Scaling,
     notes: tuple[str, ...] = (),
 ) -> Table:
-    records = [read_records(path, label_bytes, len(classes)) for path in (*train, test)]
-    pixels = np.concatenate([batch[:, label_bytes:] for batch in records]).reshape(-1, 3, 32, 32)
-    labels = np.concatenate([batch[:, label_bytes - 1] for batch in records]).astype(np.int64)
-    return Table(
-        name,
-        scaled(pixels, scaling),
-        torch.from_numpy(labels),
-        "classification",
-        classes,
-        published_split=torch.arange(len(labels)) >= len(labels) - len(records[-1]),
-        notes=(SCALINGS[scaling], *notes),
-    )
+    """The records of all files, of which the last has the test rows."""
+    records = [_read_records(path, label_bytes, len(classes)) for path in files]
+    rows = np.concatenate(records)
+    pixels, labels = rows[:, label_bytes:].reshape(-1, 3, 32, 32), rows[:, label_bytes - 1]
+    tested = torch.arange(len(rows)) >= len(rows) - len(records[-1])
+    return image_table(name, pixels, labels, classes, scaling, notes, published_split=tested)
 
 
-def read_records(path: Path, label_bytes: int, classes: int) -> npt.NDArray[np.uint8]:
+def _read_records(path: Path, label_bytes: int, classes: int) -> npt.NDArray[np.uint8]:
     """The records of one file; the last label byte is the fine class."""
     if not path.is_file():
         raise DataError(f"{path} is missing; put the published file there, or take its folder away for a download")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
 from fedloom.data.register import STEPS
 from fedloom.data.table import Table
-from fedloom.errors import ConfigError, DataError
+from fedloom.errors import DataError
 from fedloom.federation.blocks import Blocks
 from fedloom.federation.randomness import Draw
 
@@ -28,19 +29,13 @@ class Columns:
     """
 
     columns: Literal["in order", "random"] = "in order"
-    lacking: float = 0.0
+    lacking: Annotated[float, Interval(ge=0, lt=1)] = 0.0
 
     def check(self, table: Table, clients: int) -> None:
         """An error, before any work, if the table cannot be divided in this way."""
-        if self.columns not in ("in order", "random"):
-            raise ConfigError(f"columns = {self.columns!r} cannot be; choose 'in order' or 'random'")
-        if not 0 <= self.lacking < 1:
-            raise ConfigError(f"lacking = {self.lacking} cannot be; give a share from 0 to below 1")
         features = table.x[0].numel()
-        if clients > features:
-            raise DataError(
-                f"{clients} clients cannot share the {features} columns of {table.name!r}; give at most {features}"
-            )
+        if not 1 <= clients <= features:
+            raise DataError(f"{clients} clients cannot share the {features} columns of {table.name!r}; give 1 to that")
         if table.blocks is not None and clients != len(table.blocks):
             raise DataError(
                 f"{table.name!r} comes from {len(table.blocks)} parties, which are its clients; leave clients away"

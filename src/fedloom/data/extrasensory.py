@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedloom.data.published import Member, Published, damaged, obtain_members
+from fedloom.data.published import Member, Published, damaged, obtain_members, shortfall
 from fedloom.data.register import SOURCES
 from fedloom.data.scaling import By, Kind, Scaling
-from fedloom.data.series import Series, Windows, column_numbers, filled_forward, read_csv, table_of
+from fedloom.data.series import Series, Windows, check_lines, filled_forward, read_csv, read_numbers, table_of
 from fedloom.data.table import Table
 from fedloom.types import Count
 
@@ -29,7 +29,6 @@ _MARK, _LAST = "label:", "label_source"
 
 @SOURCES.register(
     "extrasensory",
-    summary="what 60 people do in each minute, from their phones and watches",
     task="multilabel",
     rows="377,346",
     features="225",
@@ -45,40 +44,33 @@ def extrasensory(
     scaling: Kind = "standard",
     scaling_by: By = "all",
 ) -> Table:
-    """What people do in a minute, 51 labels of which some are unknown, from 225 features of their phone and watch.
+    """What 60 people do in each minute, from their phones and watches.
 
-    With a ``window`` above 1 the features are those of a person's last so many recorded minutes, for models that read
-    series; one window every ``stride`` minutes, and at most the first ``limit`` of each person. A missing feature is
-    the person's last known one, and before the first one the mean of their training rows, or of everybody's where the
-    person's devices never measured it. Natural clients are the people.
+    51 labels, of which some are unknown, are predicted from 225 features. With a ``window`` above 1 the features are
+    those of a person's last so many recorded minutes, for models that read series; one window every ``stride`` minutes,
+    and at most the first ``limit`` of each person. A missing feature is the person's last known one, and before the
+    first one the mean of their training rows, or of everybody's where the person's devices never measured it. Natural
+    clients are the people.
     """
-    windows = Windows(window, stride, limit).check("extrasensory")
-    how = Scaling(scaling, scaling_by).check()
     files = people()
     features, labels = _names(files[0], files[0].content())
     series = [_person(file, features, labels) for file in files]
+    recorded = (f"windows of {window} recorded minutes",) if window > 1 else ()
     return table_of(
         "extrasensory",
         "multilabel",
         series,
-        windows,
+        Windows(window, stride, limit),
         classes=tuple(label.removeprefix(_MARK) for label in labels),
         feature_names=tuple(features),
-        scaling=how,
-        notes=_notes(series, windows),
+        scaling=Scaling(scaling, scaling_by),
+        notes=(*recorded, *shortfall(len(series), _PEOPLE, "people")),
     )
 
 
 def people() -> list[Member]:
     """The people's files, after a download if need be."""
     return obtain_members(EXTRASENSORY, f"*{SUFFIX}")
-
-
-def _notes(series: list[Series], windows: Windows) -> tuple[str, ...]:
-    notes = [f"windows of {windows.length} recorded minutes"] if windows.length > 1 else []
-    if len(series) < _PEOPLE:
-        notes.append(f"{len(series)} of the {_PEOPLE} published people are here")
-    return tuple(notes)
 
 
 def _names(member: Member, data: bytes) -> tuple[list[str], list[str]]:
@@ -97,15 +89,14 @@ def _person(member: Member, features: list[str], labels: list[str]) -> Series:
     if _names(member, data) != (features, labels):
         raise damaged(path, "its columns are not those of the other files")
     frame = read_csv(path, data, _LAST)
-    known = column_numbers(path, frame, labels)
+    known = read_numbers(path, frame, labels)
     strange = ~np.isnan(known) & (known != 0) & (known != 1)
     if strange.any():
         row, column = (int(k) for k in np.argwhere(strange)[0])
         raise damaged(path, f"line {row + 2} has {known[row, column]:g} in {labels[column]!r}, which is 0, 1 or nan")
-    time = column_numbers(path, frame, ("timestamp",))[:, 0]
-    if np.isnan(time).any():
-        raise damaged(path, f"line {int(np.isnan(time).argmax()) + 2} has no timestamp")
+    time = read_numbers(path, frame, ("timestamp",))[:, 0]
+    check_lines(path, np.isnan(time), "has no timestamp")
     order = np.argsort(time, kind="stable")
-    values = filled_forward(column_numbers(path, frame, features).astype(np.float32)[order])
+    values = filled_forward(read_numbers(path, frame, features).astype(np.float32)[order])
     person = path.name.removesuffix(SUFFIX)
     return Series(person, values, known.astype(np.float32)[order], time[order])

@@ -17,7 +17,8 @@ from fedloom.data.sizes import Whole
 from fedloom.data.splits import Labels, RoleClasses, Splitter, choose_roles, refuse_empty, share_published, split
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError, DataError
-from fedloom.federation.data import TARGET, FederatedData
+from fedloom.federation.blocks import Blocks
+from fedloom.federation.data import SOURCE, TARGET, FederatedData
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
 
@@ -64,28 +65,31 @@ def federate(
         print(data.clients, data.splits["train"].sizes)
     """
     table = (load(table) if isinstance(table, str) else table).check()
-    plan = make_partition(partition or default_partition(table), **options)
+    plan, draw = make_partition(partition or default_partition(table), **options), Draw(seed)
+    may_hold, blocks = RoleClasses(source_classes, target_classes), None
+    if plan.columns is None:
+        pool, tested = Pool.of(table), _tested(table, test)
+        roles = choose_roles(_count(plan, pool, clients), target, draw)
+        owned = _owners(plan, table, pool, roles, may_hold, tested, draw)
+        if not allow_empty:
+            refuse_empty(owned.sizes(), owned.names, "data", "leave it out with min_rows = 1, or set allow_empty")
+    elif target > 0 or may_hold.limited:
+        raise ConfigError(
+            "clients that hold columns of the same rows all have to take part: none can be a target, and none has "
+            "classes of its own; leave target and the class lists away"
+        )
+    else:
+        table, blocks, owned = _shared(plan.columns, table, clients, draw)
+        pool, tested, roles = Pool.of(table), _tested(table, test), np.full(1, SOURCE)
     chronological = table.series if chronological is None else chronological
-    if plan.columns is not None:
-        if target > 0 or source_classes is not None or target_classes is not None:
-            raise ConfigError(
-                "clients that hold columns of the same rows all have to take part: none can be a target, and none has "
-                "classes of its own; leave target and the class lists away"
-            )
-        return _vertical(plan.columns, table, clients, test, support, chronological, like, Draw(seed))
-    tested = _tested(table, test)
-    pool, draw = Pool.of(table), Draw(seed)
-    roles = choose_roles(_count(plan, pool, clients), target, draw)
-    owned = _owners(plan, table, pool, roles, RoleClasses(source_classes, target_classes), tested, draw)
-    if not allow_empty:
-        refuse_empty(owned.sizes(), owned.names, "data", "leave it out with min_rows = 1, or set allow_empty")
-    splitter = Splitter(owned.owner, owned.clients, pool.labels, pool.time, draw, chronological)
-    splits = split(splitter, tested, support)
+    splits = split(Splitter(owned.owner, owned.clients, pool.labels, pool.time, draw, chronological), tested, support)
     if not allow_empty:
         refuse_empty(splits["train"].sizes.numpy(), owned.names, "training rows", "give test as a fraction")
     holders = Holders(torch.from_numpy(owned.owner), splits["train"], torch.from_numpy(roles != TARGET))
     whole, x_scale, y_scale = scaled(table, holders, like)
     changed = plan.transform(whole, owned, draw)
+    if blocks is not None:
+        splits = {name: Ragged.of([one[0]] * len(blocks)) for name, one in splits.items()}
     data = FederatedData(
         table.name,
         changed.x,
@@ -96,6 +100,7 @@ def federate(
         roles=torch.from_numpy(roles.astype(np.int8)) if (roles == TARGET).any() else None,
         names=owned.names,
         notes=(*changed.notes, *owned.notes),
+        blocks=blocks,
         time=table.time,
         feature_names=table.feature_names,
         target_names=table.target_names,
@@ -112,44 +117,16 @@ def default_partition(table: Table) -> str:
     return "iid" if table.groups is None else "natural"
 
 
-def _vertical(
-    plan: Columns,
-    table: Table,
-    clients: int | None,
-    test: float | str,
-    support: float | None,
-    chronological: bool,
-    like: FederatedData | None,
-    draw: Draw,
-) -> FederatedData:
-    """Every client holds its columns of the rows that all share."""
-    count = clients or (len(table.blocks) if table.blocks is not None else CLIENTS)
+def _shared(plan: Columns, table: Table, clients: int | None, draw: Draw) -> tuple[Table, Blocks, Ownership]:
+    """The rows that all clients share, who holds which columns, and one owner of every row, who stands for them all."""
+    default = CLIENTS if table.blocks is None else len(table.blocks)
+    count = default if clients is None else clients
     plan.check(table, count)
     blocks = plan.blocks(table, count, draw)
     rows, notes = plan.shared(table, count, draw)
-    table = table.take(rows)
-    pool = Pool.of(table)
-    nobody_else = np.zeros(len(table), dtype=np.int64)
-    splitter = Splitter(nobody_else, 1, pool.labels, pool.time, draw, chronological)
-    splits = split(splitter, _tested(table, test), support)
-    holders = Holders(torch.from_numpy(nobody_else), splits["train"], torch.ones(1, dtype=torch.bool))
-    table, x_scale, y_scale = scaled(table, holders, like)
     held = f"columns: {', '.join(str(len(one)) for one in blocks.columns[:20])}{', …' if count > 20 else ''} by client"
-    return FederatedData(
-        table.name,
-        table.x,
-        table.y,
-        table.task,
-        {name: Ragged.of([one[0]] * count) for name, one in splits.items()},
-        classes=table.classes,
-        names=table.block_names,
-        notes=(*table.notes, held, *notes),
-        blocks=blocks,
-        feature_names=table.feature_names,
-        target_names=table.target_names,
-        x_scale=x_scale,
-        y_scale=y_scale,
-    )
+    owned = Ownership(np.zeros(len(rows), dtype=np.int64), 1, table.block_names, (held, *notes))
+    return table.take(rows), blocks, owned
 
 
 def _tested(table: Table, test: float | str) -> float | Whole:
@@ -213,8 +190,8 @@ def _compact(data: FederatedData, owned: Ownership) -> FederatedData:
     number = torch.empty(len(data.x), dtype=torch.int64)
     number[used] = torch.arange(len(used))
     splits = {
-        name: Ragged(ragged.offsets, number[: int(ragged.offsets[-1])] if ragged.rows is None else number[ragged.rows])
-        for name, ragged in data.splits.items()
+        name: Ragged(owns.offsets, number[owns.resolve(torch.arange(int(owns.offsets[-1])))])
+        for name, owns in data.splits.items()
     }
     kept = torch.from_numpy(used)
     time = None if data.time is None else data.time[kept]

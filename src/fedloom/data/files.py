@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -13,12 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.data.align import from_parties
+from fedloom.data.align import Held, from_parties
 from fedloom.data.arrays import AnyTask, Array, from_arrays, some
 from fedloom.data.scaling import By, Kind, Scaling
 from fedloom.data.shipped import STANDARDISED, standardised
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError, DataError
+from fedloom.fields import with_fit_fields
+from fedloom.register import nearest
 
 
 def load_file(
@@ -75,14 +76,19 @@ def load_file(
         print(fedloom.federate(table).clients)
     """
     path, like = Path(path), None if like is None else Path(like)
-    how = Scaling(scaling, scaling_by).check() if scaling != "none" else None
+    how = with_fit_fields(Scaling(scaling, scaling_by)) if scaling != "none" else None
     if standardise and how is not None:
         raise ConfigError(f"{path}: standardise and scaling both scale; keep one of them")
     columns = _read(path)
     if parties:
-        table = _of_parties(path, columns, parties, id_column, label_column, feature_columns, task, name or path.stem)
-        scaled = replace(table, x=standardised(table.x), notes=(*table.notes, STANDARDISED))
-        return scaled if standardise else replace(table, scaling=how)
+        for option, value in (("client_column", client_column), ("timestamp_column", timestamp_column)):
+            if value is not None:
+                raise ConfigError(f"{path}: {option} cannot be beside parties, who all hold the same rows; drop it")
+        held, labelled = _of_parties(path, columns, parties, id_column, label_column, feature_columns, class_names)
+        table = from_parties(held, labelled, task=task, classes=class_names, name=name or path.stem)
+        if standardise:
+            table = replace(table, x=standardised(table.x), notes=(*table.notes, STANDARDISED))
+        return replace(table, scaling=how)
     trained = columns if like is None else _read(like)
     if path.suffix == ".npz":
         label_column, feature_columns = label_column or "y", feature_columns or ["x"]
@@ -91,10 +97,8 @@ def load_file(
         raise ConfigError(f"{path}: say which column is the label (label_column); it has {some(columns)}")
     labels = [label_column] if isinstance(label_column, str) else list(label_column)
     taken = [*labels, *(column for column in (client_column, timestamp_column, id_column) if column)]
-    for column in (*taken, *(feature_columns or ())):
-        _must_have(path, columns, column)
     features = list(feature_columns) if feature_columns else _features(trained, taken)
-    for column in features:
+    for column in (*taken, *features):
         _must_have(path, columns, column)
     basis = None
     if like is not None:
@@ -113,15 +117,14 @@ def load_file(
         name=name or path.stem,
     )
     classes = tuple(labels) if table.task == "multilabel" else table.classes
-    notes = [*table.notes, *_left_out(columns, [*taken, *features])]
-    if standardise:
-        notes.append(STANDARDISED)
+    unused = [column for column in columns if column not in (*taken, *features)]
+    left_out = [f"columns left out: {some(unused)}"] if unused else []
     x = standardised(table.x, None if basis is None else basis.x) if standardise else table.x
     return replace(
         table,
         x=x,
         classes=classes,
-        notes=tuple(notes),
+        notes=(*table.notes, *left_out, *([STANDARDISED] if standardise else [])),
         feature_names=tuple(features) if x.ndim == 2 and x.shape[1] == len(features) else (),
         target_names=tuple(labels) if table.task == "regression" and table.y.shape[1] == len(labels) else (),
         scaling=how,
@@ -135,13 +138,13 @@ def _of_parties(
     id_column: str | None,
     label_column: str | Sequence[str] | None,
     feature_columns: Sequence[str] | None,
-    task: AnyTask,
-    name: str,
-) -> Table:
-    """The table that several files make together."""
+    class_names: Sequence[str] | None,
+) -> tuple[dict[str, Held], Held]:
+    """What each of several files holds, by its name, and the labels."""
     if not isinstance(label_column, str):
         raise ConfigError(f"{path}: say which one of its columns is the label (label_column); it has {some(columns)}")
-    held: dict[str, tuple[Array | None, Array]] = {}
+    held: dict[str, Held] = {}
+    sought = set(feature_columns or ())
     for file in (path, *(path.parent / other for other in others)):
         own = columns if file == path else _read(file)
         taken = [c for c in (id_column, label_column if file == path or label_column in own else None) if c]
@@ -152,33 +155,32 @@ def _of_parties(
             raise ConfigError(f"{file}: two parties are called {file.stem!r}; give their files different names")
         if features or file != path:
             held[file.stem] = (own[id_column] if id_column else None, _matrix(file, own, features))
-    labels = (columns[id_column] if id_column else None, columns[label_column])
-    return from_parties(held, labels, task=task, name=name)
+        sought -= set(features)
+    if sought:
+        raise ConfigError(f"{path}: no party has a column of numbers {some(sorted(sought))}, one of feature_columns")
+    labels = columns[label_column]
+    return held, (columns[id_column] if id_column else None, _texts(labels) if class_names else labels)
 
 
 def _read(path: Path) -> dict[str, Array]:
     """All columns of a file by name."""
     if not path.is_file():
         raise DataError(f"{path} is not there; check the path")
+    csv = ".csv" in path.suffixes[-2:]
     try:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as arrays:
                 return {key: arrays[key] for key in arrays}
-        if path.suffix in (".parquet", ".pq") or ".csv" in path.suffixes[-2:]:
-            return _frame(path)
+        if csv or path.suffix in (".parquet", ".pq"):
+            import pandas
+
+            frame = pandas.read_csv(path) if csv else pandas.read_parquet(path)
+            return {str(column): frame[column].to_numpy() for column in frame.columns}
+    except ImportError as error:
+        raise DataError(f"{path}: Parquet files need pyarrow; install fedloom[parquet]") from error
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); is it a whole {path.suffix} file?") from error
     raise DataError(f"{path} is neither .csv, .parquet nor .npz; save it as one of these")
-
-
-def _frame(path: Path) -> dict[str, Array]:
-    import pandas
-
-    try:
-        frame = pandas.read_csv(path) if ".csv" in path.suffixes[-2:] else pandas.read_parquet(path)
-    except ImportError as error:
-        raise DataError(f"{path}: Parquet files need pyarrow; install fedloom[parquet]") from error
-    return {str(column): frame[column].to_numpy() for column in frame.columns}
 
 
 def _texts(labels: Array) -> Array:
@@ -189,19 +191,15 @@ def _texts(labels: Array) -> Array:
 
 def _must_have(path: Path, columns: Mapping[str, Array], column: str) -> None:
     if column not in columns:
-        near = difflib.get_close_matches(column, columns, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {some(columns)}"
-        raise ConfigError(f"{path} has no column {column!r}; {hint}")
+        near = nearest(column, columns)
+        raise ConfigError(
+            f"{path} has no column {column!r}; " + (f"did you mean {near!r}?" if near else f"it has {some(columns)}")
+        )
 
 
 def _features(columns: Mapping[str, Array], taken: Sequence[str]) -> list[str]:
     """The numeric columns that have no other use."""
     return [column for column in columns if column not in taken and columns[column].dtype.kind in "biuf"]
-
-
-def _left_out(columns: Mapping[str, Array], used: Sequence[str]) -> list[str]:
-    unused = [column for column in columns if column not in used]
-    return [f"columns left out: {some(unused)}"] if unused else []
 
 
 def _matrix(path: Path, columns: Mapping[str, Array], chosen: Sequence[str], finite: bool = True) -> Array:

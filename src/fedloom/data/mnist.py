@@ -13,41 +13,31 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from fedloom.data.images import SCALINGS, Scaling, scaled
+from fedloom.data.images import Scaling, image_table
 from fedloom.data.published import Published, content, damaged, obtain
 from fedloom.data.register import SOURCES
 from fedloom.data.table import Table
-from fedloom.errors import ConfigError, DataError
+from fedloom.errors import DataError
 
 DIGITS = tuple(str(k) for k in range(10))
-GARMENTS = (
-    "t-shirt",
-    "trouser",
-    "pullover",
-    "dress",
-    "coat",
-    "sandal",
-    "shirt",
-    "sneaker",
-    "bag",
-    "ankle boot",
-)
+GARMENTS = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 Whole = npt.NDArray[Any]
 """An array of whole numbers, of the type that its file says."""
 
 _TYPES: dict[int, np.dtype[Any]] = {8: np.dtype("uint8"), 12: np.dtype(">i4")}
-_LENGTHS = (47_040_016, 60_008, 7_840_016, 10_008)
-_FILES = (
-    "train-images-idx3-ubyte.gz",
-    "train-labels-idx1-ubyte.gz",
-    "t10k-images-idx3-ubyte.gz",
-    "t10k-labels-idx1-ubyte.gz",
-)
+_FILES = {
+    "train-images-idx3-ubyte.gz": 47_040_016,
+    "train-labels-idx1-ubyte.gz": 60_008,
+    "t10k-images-idx3-ubyte.gz": 7_840_016,
+    "t10k-labels-idx1-ubyte.gz": 10_008,
+}
 
 
 def _four(folder: str, mirrors: tuple[str, ...], checksums: tuple[str, ...]) -> tuple[Published, ...]:
-    return tuple(Published(folder, *parts) for parts in zip(_FILES, [mirrors] * 4, checksums, _LENGTHS, strict=True))
+    files = zip(_FILES.items(), checksums, strict=True)
+    return tuple(Published(folder, file, mirrors, checksum, length) for (file, length), checksum in files)
 
 
 MNIST = _four(
@@ -84,7 +74,6 @@ QMNIST = tuple(
 
 @SOURCES.register(
     "mnist",
-    summary="handwritten digits",
     task="classification",
     rows="60,000 + 10,000",
     features="1x28x28",
@@ -93,13 +82,16 @@ QMNIST = tuple(
     files=lambda: _checked(MNIST),
 )
 def mnist(scaling: Scaling = "unit") -> Table:
-    """60,000 + 10,000 handwritten digits of 28x28 pixels."""
-    return _images("mnist", MNIST, DIGITS, scaling)
+    """Handwritten digits.
+
+    60,000 + 10,000 of 28x28 pixels.
+    """
+    pixels, labels, tested = _read(MNIST[::2], MNIST[1::2])
+    return image_table("mnist", pixels, labels, DIGITS, scaling, published_split=tested)
 
 
 @SOURCES.register(
     "fashion-mnist",
-    summary="photos of garments",
     task="classification",
     rows="60,000 + 10,000",
     features="1x28x28",
@@ -108,13 +100,16 @@ def mnist(scaling: Scaling = "unit") -> Table:
     files=lambda: _checked(FASHION_MNIST),
 )
 def fashion_mnist(scaling: Scaling = "unit") -> Table:
-    """60,000 + 10,000 photos of garments of 28x28 pixels (Xiao, Rasul and Vollgraf, 2017)."""
-    return _images("fashion-mnist", FASHION_MNIST, GARMENTS, scaling)
+    """Photos of garments.
+
+    60,000 + 10,000 of 28x28 pixels (Xiao, Rasul and Vollgraf, 2017).
+    """
+    pixels, labels, tested = _read(FASHION_MNIST[::2], FASHION_MNIST[1::2])
+    return image_table("fashion-mnist", pixels, labels, GARMENTS, scaling, published_split=tested)
 
 
 @SOURCES.register(
     "qmnist",
-    summary="MNIST's digits by their 539 writers",
     task="classification",
     rows="60,000 (+ 10,000 by 297 others)",
     features="1x28x28",
@@ -124,28 +119,24 @@ def fashion_mnist(scaling: Scaling = "unit") -> Table:
     files=lambda: _checked((*MNIST, *QMNIST)),
 )
 def qmnist(part: Literal["train", "test", "all"] = "train", scaling: Scaling = "unit") -> Table:
-    """MNIST by writer: QMNIST (Yadav and Bottou, 2019) found out who wrote each digit, here its natural client.
+    """MNIST's digits by their 539 writers.
 
-    539 people wrote the training digits, 297 others the 10,000 test digits; ``part`` says whose rows to take.
+    QMNIST (Yadav and Bottou, 2019) found out who wrote each digit of MNIST, here its natural client. 539 people wrote
+    the training digits, 297 others the 10,000 test digits; ``part`` says whose rows to take.
     """
-    if part not in ("train", "test", "all"):
-        raise ConfigError(f"qmnist has no part {part!r}; choose train, test or all")
-    parts = ("train", "test") if part == "all" else (part,)
-    pairs = [_written(split) for split in parts]
-    pixels, cards = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
+    chosen = {"train": slice(1), "test": slice(1, 2), "all": slice(2)}[part]
+    pixels, cards, tested = _read(MNIST[::2][chosen], QMNIST[chosen])
     writers, groups = np.unique(cards[:, 2], return_inverse=True)
-    tested = torch.arange(len(cards)) >= len(pairs[0][0]) if part == "all" else None
-    return Table(
+    return image_table(
         "qmnist",
-        scaled(pixels[:, None], scaling),
-        torch.from_numpy(cards[:, 0].astype(np.int64)),
-        "classification",
+        pixels,
+        cards[:, 0],
         DIGITS,
+        scaling,
         groups=torch.from_numpy(groups.astype(np.int64)),
         group_names=tuple(f"writer {writer}" for writer in writers),
-        published_split=tested,
+        published_split=tested if part == "all" else None,
         ids=torch.from_numpy(cards[:, 5].astype(np.int64)),
-        notes=(SCALINGS[scaling],),
     )
 
 
@@ -157,46 +148,35 @@ def _checked(files: tuple[Published, ...]) -> list[Path]:
     return paths
 
 
-def _written(split: str) -> tuple[Whole, Whole]:
-    """MNIST's images of a split and QMNIST's cards for them (column 0 the digit, 2 the writer, 5 NIST's number)."""
-    images, labels = (MNIST[0], QMNIST[0]) if split == "train" else (MNIST[2], QMNIST[1])
-    pixels, cards = _idx(images, 3), _idx(labels, 2)
-    if len(cards) < len(pixels):
-        raise DataError(
-            f"qmnist: {labels.file} has {len(cards)} rows for {len(pixels)} images of {images.file}; "
-            "the two do not belong together, take both from their publishers"
-        )
-    return pixels, cards[: len(pixels)]
+def _read(images: tuple[Published, ...], labels: tuple[Published, ...]) -> tuple[Whole, Whole, Tensor]:
+    """The images of some files, what is known of each, and which of them are not of the first file.
 
-
-def _images(name: str, files: tuple[Published, ...], classes: tuple[str, ...], scaling: Scaling) -> Table:
-    pixels, labels = _pair(files[0], files[1])
-    test_pixels, test_labels = _pair(files[2], files[3])
-    x = scaled(np.concatenate([pixels, test_pixels])[:, None], scaling)
-    y = torch.from_numpy(np.concatenate([labels, test_labels]).astype(np.int64))
-    tested = torch.arange(len(y)) >= len(labels)
-    return Table(name, x, y, "classification", classes, published_split=tested, notes=(SCALINGS[scaling],))
+    MNIST knows one label of an image. QMNIST has a card for each (column 0 the digit, 2 the writer, 5 NIST's number),
+    and cards for test digits that are not in MNIST.
+    """
+    pairs = [_pair(*files) for files in zip(images, labels, strict=True)]
+    pixels, known = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
+    return pixels[:, None], known, torch.arange(len(known)) >= len(pairs[0][0])
 
 
 def _pair(images: Published, labels: Published) -> tuple[Whole, Whole]:
-    pixels, values = _idx(images, 3), _idx(labels, 1)
-    if len(pixels) != len(values):
+    cards = labels.folder == "qmnist"
+    pixels, known = _idx(images, 3), _idx(labels, 2 if cards else 1)
+    if len(known) < len(pixels) or (len(known) > len(pixels) and not cards):
         raise DataError(
-            f"{images.folder}: {images.file} has {len(pixels)} images but {labels.file} {len(values)} labels; "
-            "take both from the same publisher"
+            f"{labels.folder}: {images.file} has {len(pixels)} images but {labels.file} {len(known)} labels; "
+            "the two do not belong together, take both from their publishers"
         )
-    if values.max() > 9:
-        raise damaged(obtain(labels), f"it has a label {values.max()}, above 9")
-    return pixels, values
+    highest = int((known[:, 0] if cards else known).max())
+    if highest > 9:
+        raise damaged(obtain(labels), f"it has a label {highest}, above 9")
+    return pixels, known[: len(pixels)]
 
 
 def _idx(published: Published, dimensions: int) -> Whole:
+    """The array of an idx file, once magic number, dimensions and length agree."""
     path = obtain(published)
-    return read_idx(path, content(path, published), dimensions)
-
-
-def read_idx(path: Path, data: bytes, dimensions: int) -> Whole:
-    """The array of an idx file's bytes, once magic number, dimensions and length agree."""
+    data = content(path, published)
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _TYPES or data[3] != dimensions:
         raise damaged(
             path, f"it begins with {data[:4].hex() or 'nothing'}, not as an idx file of {dimensions} dimensions"

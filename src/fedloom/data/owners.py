@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge
 
 from fedloom.data.order import grouped, places
 from fedloom.data.register import STEPS
@@ -18,6 +19,7 @@ from fedloom.data.sizes import Demand, Floats, Whole, apportion
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.randomness import Draw
+from fedloom.types import Positive
 
 NOBODY = -1
 _TRIES = 20
@@ -145,7 +147,8 @@ class Classes(Owners):
             held = present[((self.stride or k) * np.arange(clients)[:, None] + np.arange(k)) % len(present)]
         else:
             held = present[_hands(clients, len(present), k, random)]
-        wanted = _wanted(demand, clients, k)
+        demand = demand or Demand.equal(clients)
+        wanted = _wanted(demand, k)
         counts = np.zeros((clients, len(supply)), dtype=np.int64)
         for c in present:
             holders, places = np.nonzero(held == c)
@@ -170,17 +173,13 @@ class Dirichlet(Owners):
     what is left (Hsu, Qi and Brown, 2019).
     """
 
-    alpha: float = 0.5
-    min_rows: int = 2
+    alpha: Positive = 0.5
+    min_rows: Annotated[int, Ge(0)] = 2
 
     def check(self, pool: Pool, clients: int) -> None:
-        """α must be positive, and there must be ``min_rows`` rows for everybody."""
+        """There must be ``min_rows`` rows for everybody."""
         super().check(pool, clients)
         pool.known_labels()
-        if not self.alpha > 0:
-            raise ConfigError(f"Dirichlet({self.alpha}) cannot be; alpha must be above 0")
-        if self.min_rows < 0:
-            raise ConfigError(f"a client cannot have {self.min_rows} rows; min_rows must not be negative")
         if self.min_rows * clients > pool.rows:
             raise DataError(
                 f"{clients} clients with at least {self.min_rows} rows each need {self.min_rows * clients} rows, but "
@@ -243,7 +242,7 @@ class Natural(Owners):
     chosen at random.
     """
 
-    min_rows: int = 0
+    min_rows: Annotated[int, Ge(0)] = 0
 
     def check(self, pool: Pool, clients: int) -> None:
         """There must be natural clients, and as many as are asked for."""
@@ -292,11 +291,11 @@ def _smallest(counts: Whole) -> int:
 
 def _in_order(pool: Pool, order: Whole, clients: int, demand: Demand | None) -> Ownership:
     """The first rows of an order to client 0, the next to client 1, and so on."""
-    ones = Demand(np.ones(clients), relative=True)
-    sizes = (demand or ones).sizes(pool.rows)
+    demand = demand or Demand.equal(clients)
+    sizes = demand.sizes(pool.rows)
     owner = np.full(pool.rows, NOBODY, dtype=np.int64)
     owner[order[: sizes.sum()]] = np.repeat(np.arange(clients), sizes)
-    return Ownership(owner, clients, notes=() if demand is None else demand.note(pool.rows))
+    return Ownership(owner, clients, notes=demand.note(pool.rows))
 
 
 def _hands(clients: int, classes: int, k: int, random: np.random.Generator) -> Whole:
@@ -309,10 +308,8 @@ def _hands(clients: int, classes: int, k: int, random: np.random.Generator) -> W
     return np.sort(hands, axis=1)
 
 
-def _wanted(demand: Demand | None, clients: int, k: int) -> Floats:
+def _wanted(demand: Demand, k: int) -> Floats:
     """What each client asks of each of its k classes: what it says, or equal parts of its size."""
-    if demand is None:
-        return np.ones((clients, k))
     if demand.parts is not None:
         if demand.parts.shape[1] != k:
             raise ConfigError(f"sizes has {demand.parts.shape[1]} numbers a client, which holds {k} classes; give {k}")
@@ -325,9 +322,9 @@ def _wanted(demand: Demand | None, clients: int, k: int) -> Floats:
     return (whole // k + (np.arange(k) < whole % k)).astype(np.float64)
 
 
-def _shared(supply: int, wanted: Floats, demand: Demand | None) -> Whole:
+def _shared(supply: int, wanted: Floats, demand: Demand) -> Whole:
     """How many rows of one class each of its holders gets."""
-    if demand is not None and not demand.relative and wanted.sum() <= supply:
+    if not demand.relative and wanted.sum() <= supply:
         return wanted.astype(np.int64)
     return apportion(supply, wanted, least=1)
 

@@ -21,6 +21,7 @@ from fedloom.data.table import Table
 from fedloom.data.transforms import Transform
 from fedloom.errors import ConfigError
 from fedloom.federation.randomness import Draw
+from fedloom.fields import with_fit_fields
 from fedloom.register import hint
 
 Step = Owners | Quantity | Transform | Columns
@@ -34,6 +35,11 @@ class Partition:
     quantity: Quantity | None = None
     transforms: tuple[Transform, ...] = ()
     columns: Columns | None = None
+
+    @property
+    def steps(self) -> list[Step]:
+        """All of its steps."""
+        return [step for step in (self.owners, self.quantity, *self.transforms, self.columns) if step is not None]
 
     def of(self, members: Whole) -> Partition:
         """The partition of a part of the clients among themselves: given sizes are theirs."""
@@ -62,13 +68,6 @@ class Partition:
             table = transform.apply(table, owner, owned.clients, draw)
         return table
 
-    def assign(self, table: Table, clients: int, draw: Draw) -> tuple[Table, Ownership]:
-        """All steps at once: the table as its clients see it, and who owns which rows."""
-        pool = Pool.of(table)
-        self.check(table, pool, clients)
-        owned = self.own(pool, clients, draw)
-        return self.transform(table, owned, draw), owned
-
 
 PartitionLike = str | Step | Partition | Sequence[str | Step]
 """What stands for a partition: a name, a step, several of them, or the partition itself."""
@@ -76,15 +75,14 @@ PartitionLike = str | Step | Partition | Sequence[str | Step]
 
 def make_partition(what: PartitionLike = "iid", **options: object) -> Partition:
     """A partition from names and steps; ``options`` are fields of the named steps (None: the default)."""
-    if isinstance(what, Partition):
-        return what
-    parts = [what] if isinstance(what, str | Step) else list(what)
+    parts = what.steps if isinstance(what, Partition) else [what] if isinstance(what, str | Step) else list(what)
     given = {option: value for option, value in options.items() if value is not None}
     taken = {option for part in parts if isinstance(part, str) for option in options_of(part)}
     for option in given:
         if option not in taken:
             _refuse(option, parts, taken)
-    return _combined([_step(part, given) if isinstance(part, str) else part for part in parts])
+    steps = [with_fit_fields(_step(part, given) if isinstance(part, str) else part) for part in parts]
+    return what if isinstance(what, Partition) else _combined(steps)
 
 
 def options_of(name: str) -> tuple[str, ...]:
@@ -112,12 +110,10 @@ def _combined(steps: list[Step]) -> Partition:
             named = " and ".join(type(step).__name__.lower() for step in found)
             raise ConfigError(f"{named} both say {kind}; keep one of them")
     transforms = tuple(step for step in steps if isinstance(step, Transform))
-    columns = [step for step in steps if isinstance(step, Columns)]
-    if columns:
-        if len(steps) > 1:
-            raise ConfigError(
-                "the partition 'features' gives every client columns of all rows and stands alone; for rows whose "
-                "features differ from client to client use 'feature-skew'"
-            )
-        return Partition(Iid(), columns=columns[0])
-    return Partition(owners[0] if owners else Iid(), sizes[0] if sizes else None, transforms)
+    columns = next((step for step in steps if isinstance(step, Columns)), None)
+    if columns is not None and len(steps) > 1:
+        raise ConfigError(
+            "the partition 'features' gives every client columns of all rows and stands alone; for rows whose "
+            "features differ from client to client use 'feature-skew'"
+        )
+    return Partition(owners[0] if owners else Iid(), sizes[0] if sizes else None, transforms, columns)

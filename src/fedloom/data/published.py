@@ -15,7 +15,6 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -129,7 +128,7 @@ def obtain_members(published: Published, pattern: str) -> list[Member]:
 def content(path: Path, published: Published | None = None) -> bytes:
     """The bytes of a file, unzipped if it is gzip; a file as long as the published one must be the published one."""
     data = _unzip(path) if path.suffix == ".gz" else path.read_bytes()
-    if published is not None and len(data) == published.length and not _same(data, published):
+    if published is not None and len(data) == published.length and _digest(data, published) != published.checksum:
         raise damaged(path, f"its content has the published length but not the published checksum {published.checksum}")
     return data
 
@@ -137,6 +136,11 @@ def content(path: Path, published: Published | None = None) -> bytes:
 def damaged(path: Path, what: str) -> DataError:
     """The error for a file that is there but cannot be right."""
     return DataError(f"{path} is damaged: {what}; delete it to have it downloaded again, or put a whole copy there")
+
+
+def shortfall(here: int, published: int, what: str) -> tuple[str, ...]:
+    """A note for a set of which not everything is here."""
+    return (f"{here:,} of the {published:,} published {what} are here",) if here < published else ()
 
 
 def _unzip(path: Path) -> bytes:
@@ -167,19 +171,24 @@ def _digest(data: bytes, published: Published) -> str:
     return hashlib.new(kind, data, usedforsecurity=False).hexdigest()
 
 
-def _same(data: bytes, published: Published) -> bool:
-    return _digest(data, published) == published.checksum
-
-
 def _download(published: Published) -> Path:
     import pooch
     import requests
+
+    def download(url: str, output: str, caller: object) -> None:
+        """As pooch does, and check the content while the file still has its temporary name."""
+        pooch.HTTPDownloader(timeout=TIMEOUT)(url, output, caller)
+        data = _unzip(Path(output)) if published.zipped else Path(output).read_bytes()
+        found = _digest(data, published)
+        if found != published.checksum:
+            length = "" if published.length is None else f" ({len(data)} of {published.length} bytes)"
+            raise DataError(f"{published.file} arrived with checksum {found} instead of {published.checksum}{length}")
 
     folder, failures = cache_folder(published.folder), []
     for url in published.urls():
         try:
             files = pooch.create(folder, "", registry={published.file: None}, urls={published.file: url})
-            return Path(files.fetch(published.file, downloader=_checking(published)))
+            return Path(files.fetch(published.file, downloader=download))
         except (requests.RequestException, OSError, DataError) as error:
             failures.append(f"{url}: {error}")
     raise DataError(
@@ -189,23 +198,6 @@ def _download(published: Published) -> Path:
     )
 
 
-def _checking(published: Published) -> Callable[[str, str, object], None]:
-    """pooch's downloader, that also checks the content while the file still has its temporary name."""
-    import pooch
-
-    def download(url: str, output: str, caller: object) -> None:
-        pooch.HTTPDownloader(timeout=TIMEOUT)(url, output, caller)
-        data = _unzip(Path(output)) if published.zipped else Path(output).read_bytes()
-        if not _same(data, published):
-            length = "" if published.length is None else f" ({len(data)} of {published.length} bytes)"
-            raise DataError(
-                f"{published.file} arrived with checksum {_digest(data, published)} instead of {published.checksum}"
-                + length
-            )
-
-    return download
-
-
 def _unpack(archive: Path, files: tuple[str, ...]) -> None:
     """Put the files of a tar archive beside it; the last is renamed last, so that it vouches for the others."""
     part = Path(tempfile.mkdtemp(dir=archive.parent))
@@ -213,7 +205,8 @@ def _unpack(archive: Path, files: tuple[str, ...]) -> None:
         with tarfile.open(archive) as tar:
             members = {Path(member.name).name: member for member in tar if member.isfile()}
             for file in files:
-                _extract(tar, members[file], part / file)
+                with open(part / file, "wb") as out:
+                    shutil.copyfileobj(tar.extractfile(members[file]), out)  # type: ignore[arg-type]  # all are files
         for file in files:
             (part / file).replace(archive.parent / file)
     except (tarfile.TarError, EOFError, zlib.error) as error:
@@ -222,10 +215,3 @@ def _unpack(archive: Path, files: tuple[str, ...]) -> None:
         raise damaged(archive, f"it has no file {error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, to: Path) -> None:
-    stream = tar.extractfile(member)
-    if stream is not None:
-        with stream, open(to, "wb") as out:
-            shutil.copyfileobj(stream, out)

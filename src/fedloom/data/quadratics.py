@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
 from fedloom.data.register import SOURCES
@@ -13,11 +14,11 @@ from fedloom.data.sizes import Floats
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.randomness import Draw
+from fedloom.types import Count, NonNegative
 
 
 @SOURCES.register(
     "quadratics",
-    summary="least squares of clients that disagree, with a known optimum",
     task="regression",
     rows="20 a client",
     features="5",
@@ -26,26 +27,22 @@ from fedloom.federation.randomness import Draw
     natural=True,
 )
 def quadratics(
-    clients: int = 10,
-    dimension: int = 5,
-    rows: int = 20,
-    heterogeneity: float = 1.0,
-    condition: float = 10.0,
-    noise: float = 0.0,
+    clients: Count = 10,
+    dimension: Count = 5,
+    rows: Count = 20,
+    heterogeneity: NonNegative = 1.0,
+    condition: Annotated[float, Ge(1)] = 10.0,
+    noise: NonNegative = 0.0,
     unequal: bool = False,
     seed: int = 0,
 ) -> Table:
-    """Client i has rows X_i and y_i = X_i w_i + noise, with w_i = w + heterogeneity·N(0, I).
+    """Least squares of clients that disagree, with a known optimum.
 
-    The pooled Hessian XᵀX / rows is diagonal with eigenvalues from 1 down to 1 / condition, to rounding; the clients'
-    own Hessians differ, the more so the greater the heterogeneity (that is what biases FedAvg). With ``unequal``
-    client sizes go from rows / 2 to 3 rows / 2. With heterogeneity = noise = 0 all clients agree on the optimum w.
+    Client i has rows X_i and y_i = X_i w_i + noise, with w_i = w + heterogeneity·N(0, I). The pooled Hessian XᵀX / rows
+    is diagonal with eigenvalues from 1 down to 1 / condition, to rounding; the clients' own Hessians differ, the more
+    so the greater the heterogeneity (that is what biases FedAvg). With ``unequal`` client sizes go from rows / 2 to
+    3 rows / 2. With heterogeneity = noise = 0 all clients agree on the optimum w.
     """
-    if clients < 1 or dimension < 1 or rows < 1 or condition < 1 or min(heterogeneity, noise) < 0:
-        raise ConfigError(
-            f"no such quadratics: clients {clients}, dimension {dimension}, rows {rows} and condition {condition} must "
-            f"be at least 1, heterogeneity {heterogeneity} and noise {noise} not negative"
-        )
     random = Draw(seed).generator("quadratics")
     sizes = np.full(clients, rows)
     if unequal:

@@ -6,11 +6,12 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.data import Task
+from fedloom.fields import check_arguments
 from fedloom.register import Register, hint, summary_of
 
 if TYPE_CHECKING:
@@ -41,10 +42,6 @@ class Source:
         return tuple(inspect.signature(self.load).parameters)
 
 
-def _source(name: str, load: Callable[..., Table], **facts: Any) -> Source:
-    return Source(name, load, **{"summary": summary_of(load), **facts})
-
-
 def _is_step(thing: object) -> bool:
     from fedloom.data.partition import Step
 
@@ -53,7 +50,7 @@ def _is_step(thing: object) -> bool:
 
 SOURCES: Register[Source] = Register(
     "data set",
-    entry=_source,
+    entry=lambda name, load, **facts: Source(name, load, **{"summary": summary_of(load)} | facts),
     right=lambda thing: callable(thing) and not isinstance(thing, type),
     must_be="a function that gives a fedloom.data.Table",
     own="module:function, or a file",
@@ -90,6 +87,8 @@ def load(name: str, **options: object) -> Table:
     for option in options:
         if option not in source.options:
             raise ConfigError(f"the data set {name!r} has no option {option!r}; {hint(option, source.options)}")
+    if options:
+        check_arguments(source.load, options, name)
     table = source.load(**options)
     if not isinstance(table, Table):
         raise DataError(f"the data set {name!r} gives a {type(table).__name__}; it must give a fedloom.data.Table")

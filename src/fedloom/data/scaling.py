@@ -18,6 +18,7 @@ from fedloom.errors import ConfigError
 from fedloom.federation.data import FederatedData
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.scale import Scale
+from fedloom.fields import with_fit_fields
 
 if TYPE_CHECKING:
     from fedloom.data.table import Table
@@ -42,14 +43,6 @@ class Scaling:
 
     kind: Kind = "standard"
     by: By = "all"
-
-    def check(self) -> Scaling:
-        """The scaling itself, or a ConfigError."""
-        if self.kind not in ("none", *_WORDS):
-            raise ConfigError(f"there is no scaling {self.kind!r}; choose one of none, {', '.join(_WORDS)}")
-        if self.by not in ("all", "client"):
-            raise ConfigError(f"scaling by {self.by!r} cannot be; choose 'all' or 'client'")
-        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,17 +113,23 @@ def scaled(
     """The table as its ``scaling`` says, and how its features and its targets were scaled (None: not at all).
 
     Data ``like`` others get the scale of those, if it is the same for all of their clients, whatever they ask for.
+    Where each client had its own, new ones are scaled by their own rows too, in the way that their table asks for.
     """
-    plan = table.scaling
-    if plan is None and like is not None and like.x_scale is not None and like.x_scale.common:
+    plan = table.scaling and with_fit_fields(table.scaling)
+    x_known, y_known = (None, None) if like is None else (like.x_scale, like.y_scale)
+    if x_known is not None and (plan is None or plan.kind == "none"):
+        if not x_known.common:
+            raise ConfigError(
+                f"{table.name!r} asks for no scaling, but is to be like data of which each client was scaled by its "
+                "own rows; give the table such a scaling too: Scaling(kind, 'client')"
+            )
         plan = Scaling()
     if plan is None:
         return table, None, None
-    plan.check()
-    x, inputs, filled = _columns(table.x, plan, holders, None if like is None else like.x_scale)
+    x, inputs, filled = _columns(table.x, plan, holders, x_known)
     y, targets = table.y, None
     if table.task == "regression":
-        y, targets, _ = _columns(table.y, plan, holders, None if like is None else like.y_scale)
+        y, targets, _ = _columns(table.y, plan, holders, y_known)
     notes = (*table.notes, *_notes(plan, targets is not None, filled))
     if plan.kind == "none":
         return replace(table, x=x, notes=notes), None, None
@@ -151,8 +150,8 @@ def _columns(values: Tensor, plan: Scaling, holders: Holders, like: Scale | None
         part, who = wide[at : at + chunk].double(), holders.owner[at : at + chunk].clamp(min=0)
         if missing:
             part = torch.where(torch.isnan(part), fill[who].unsqueeze(1), part)
-        shift, factor = _of(scale.shift, who), _of(scale.factor, who)
-        made[at : at + chunk] = ((part - shift) / factor).to(made.dtype)
+        steps = scale.scaled(part.transpose(0, 1), who)  # which has rows and columns as its last axes
+        made[at : at + chunk] = steps.transpose(0, 1).to(made.dtype)
     return made.view_as(values), scale, missing / max(values.numel(), 1)
 
 
@@ -169,11 +168,6 @@ def _fitted(sums: Sums, every: Sums, plan: Scaling, like: Scale | None) -> tuple
         unknown = torch.isnan(own_shift)
         shift, factor = torch.where(unknown, shift, own_shift), torch.where(unknown, factor, own_factor)
     return Scale(shift, factor, mean), fill
-
-
-def _of(part: Tensor, who: Tensor) -> Tensor:
-    """The numbers for each row, to be used on (rows, steps, columns)."""
-    return part.unsqueeze(1) if len(part) == 1 else part[who].unsqueeze(1)
 
 
 def _summed(values: Tensor, holders: Holders, own: bool) -> tuple[Sums, Sums]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedloom.data.published import damaged
 from fedloom.data.sizes import Floats, Whole
 from fedloom.data.table import Table
-from fedloom.errors import ConfigError, DataError
+from fedloom.errors import DataError
 from fedloom.federation.data import Task
 
 if TYPE_CHECKING:
@@ -47,13 +47,6 @@ class Windows:
     stride: int = 1
     limit: int | None = None
 
-    def check(self, name: str) -> Windows:
-        """The windows themselves, or a ConfigError."""
-        for option, value in (("window", self.length), ("stride", self.stride), ("limit", self.limit)):
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}: {option} = {value} cannot be; give at least 1")
-        return self
-
     def ends(self, usable: npt.NDArray[np.bool_]) -> Whole:
         """The last step of each window, among the steps that are usable as such."""
         ends = np.arange(self.length - 1, len(usable), self.stride)
@@ -75,20 +68,19 @@ def table_of(name: str, task: Task, series: Sequence[Series], windows: Windows, 
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"{name}: two files are of {twice}; leave one of them out")
-    every = [windows.ends(_usable(one, task)) for one in series]
-    for one, ends in zip(series, every, strict=True):
+    pairs = [(one, windows.ends(_usable(one, task))) for one in series]
+    for one, ends in pairs:
         if len(ends) == 0:
             raise DataError(
                 f"{name}: {one.name} has not one window of {windows.length} steps; choose a smaller window, or leave "
                 "its file out"
             )
-    pairs = list(zip(series, every, strict=True))
     return Table(
         name,
         torch.cat([windows.of(one.inputs, ends) for one, ends in pairs]),
         torch.cat([torch.from_numpy(one.targets[ends]) for one, ends in pairs]),
         task,
-        groups=torch.repeat_interleave(torch.arange(len(pairs)), torch.tensor([len(ends) for ends in every])),
+        groups=torch.repeat_interleave(torch.arange(len(pairs)), torch.tensor([len(ends) for _, ends in pairs])),
         group_names=tuple(names),
         time=torch.cat([torch.from_numpy(one.time[ends]) for one, ends in pairs]),
         series=True,
@@ -120,15 +112,19 @@ def read_csv(path: Path, data: bytes, last: str) -> DataFrame:
         raise damaged(path, f"it cannot be read as CSV ({str(error).strip()})") from error
     if last not in frame.columns:
         raise damaged(path, f"its header has no column {last!r}")
-    short = frame[last].isna().to_numpy()
-    if short.any():
-        raise damaged(path, f"line {int(short.argmax()) + 2} ends before its column {last!r}")
+    check_lines(path, frame[last].isna().to_numpy(), f"ends before its column {last!r}")
     if len(frame) == 0:
         raise damaged(path, "it has a header and no rows")
     return frame
 
 
-def column_numbers(path: Path, frame: DataFrame, columns: Sequence[str]) -> Floats:
+def check_lines(path: Path, wrong: npt.NDArray[np.bool_], what: str) -> None:
+    """An error if any row of a published CSV is wrong; ``what`` says so of its line, the header being the first."""
+    if wrong.any():
+        raise damaged(path, f"line {int(wrong.argmax()) + 2} {what}")
+
+
+def read_numbers(path: Path, frame: DataFrame, columns: Sequence[str]) -> Floats:
     """Columns of a published CSV as numbers, NaN where something is missing."""
     for column in columns:
         if column not in frame.columns:
@@ -136,7 +132,6 @@ def column_numbers(path: Path, frame: DataFrame, columns: Sequence[str]) -> Floa
         if frame[column].dtype.kind not in "biuf":
             raise damaged(path, f"its column {column!r} has something that is no number")
     values: Floats = frame[list(columns)].to_numpy(dtype=np.float64)
-    if np.isinf(values).any():
-        row, column_number = (int(k) for k in np.argwhere(np.isinf(values))[0])
-        raise damaged(path, f"line {row + 2} has infinity in its column {columns[column_number]!r}")
+    for column, number in zip(columns, values.T, strict=True):
+        check_lines(path, np.isinf(number), f"has infinity in its column {column!r}")
     return values

@@ -16,7 +16,6 @@ from fedloom.data.table import Table
 
 @SOURCES.register(
     "digits",
-    summary="handwritten digits, small enough for a first try",
     task="classification",
     rows="1,797",
     features="1x8x8",
@@ -24,7 +23,10 @@ from fedloom.data.table import Table
     licence="CC BY 4.0",
 )
 def digits() -> Table:
-    """1,797 handwritten digits of 8x8 pixels (UCI, 1998). Pixels 0..16 are divided by 16."""
+    """Handwritten digits, small enough for a first try.
+
+    1,797 of 8x8 pixels (UCI, 1998). Pixels 0..16 are divided by 16.
+    """
     table = _digits()
     x = torch.from_numpy(table[:, :64]).float().div_(16).view(-1, 1, 8, 8)
     y = torch.from_numpy(table[:, 64]).to(torch.int64)
@@ -45,7 +47,6 @@ def _digits() -> npt.NDArray[np.float64]:
 
 @SOURCES.register(
     "breast-cancer",
-    summary="malignant or benign from measurements of cell nuclei",
     task="binary",
     rows="569",
     features="30",
@@ -53,7 +54,10 @@ def _digits() -> npt.NDArray[np.float64]:
     licence="CC BY 4.0",
 )
 def breast_cancer() -> Table:
-    """569 tumours, 30 measurements of their cell nuclei, malignant (0) or benign (1). Features are standardised."""
+    """Malignant or benign from measurements of cell nuclei.
+
+    569 tumours, 30 measurements of their cell nuclei, malignant (0) or benign (1). Features are standardised.
+    """
     from sklearn.datasets import load_breast_cancer
 
     bunch = load_breast_cancer()
@@ -65,7 +69,6 @@ def breast_cancer() -> Table:
 
 @SOURCES.register(
     "diabetes",
-    summary="progress of diabetes in a year from ten measurements",
     task="regression",
     rows="442",
     features="10",
@@ -73,7 +76,10 @@ def breast_cancer() -> Table:
     licence="published with the paper, no licence stated",
 )
 def diabetes() -> Table:
-    """442 patients, 10 measurements, the progress of their diabetes a year later. Both sides are standardised."""
+    """Progress of diabetes in a year from ten measurements.
+
+    442 patients, 10 measurements, the progress of their diabetes a year later. Both sides are standardised.
+    """
     from sklearn.datasets import load_diabetes
 
     bunch = load_diabetes()

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from fedloom.data.register import STEPS
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.randomness import Draw
+from fedloom.types import NonNegative
 
 Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -24,6 +25,11 @@ class Demand:
     relative: bool
     parts: Floats | None = None
     """How many rows of each of its classes a client asks for, shape (clients, classes of a client), if it says so."""
+
+    @staticmethod
+    def equal(clients: int) -> Demand:
+        """The same share for everybody."""
+        return Demand(np.ones(clients), relative=True)
 
     def sizes(self, rows: int) -> Whole:
         """Whole numbers of rows, at least one each and no more than there are in all."""
@@ -54,15 +60,11 @@ class Quantity:
     quantity: Literal["uniform", "power-law", "given"] = "uniform"
     smallest: int | None = None
     largest: int | None = None
-    exponent: float = 1.0
+    exponent: NonNegative = 1.0
     sizes: tuple[int | tuple[int, ...], ...] = ()
 
     def check(self, rows: int, clients: int) -> None:
         """A DataError or ConfigError if no federation can have these sizes."""
-        if self.quantity not in ("uniform", "power-law", "given"):
-            raise ConfigError(f"there is no quantity skew {self.quantity!r}; choose uniform, power-law or given")
-        if self.exponent < 0:
-            raise ConfigError(f"a power law with exponent {self.exponent} would grow; give one of at least 0")
         if self.quantity == "given":
             self._check_given(clients)
         if (self.smallest is None) != (self.largest is None):

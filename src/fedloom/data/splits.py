@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedloom.data.arrays import some
 from fedloom.data.order import grouped, places
 from fedloom.data.owners import NOBODY, Ownership, Pool
 from fedloom.data.sizes import Floats, Whole, apportion
@@ -28,6 +29,8 @@ _TEST, _SUPPORT = 1, 2  # bits of a row's part
 
 def choose_roles(clients: int, target: float, draw: Draw) -> Whole:
     """A role for each client: a share ``target`` of them, chosen at random, are targets, never seen in training."""
+    if clients < 1:
+        raise DataError(f"a federation of {clients} clients cannot be; give at least 1")
     if not 0 <= target < 1:
         raise ConfigError(f"a share of {target} target clients cannot be; give at least 0 and less than 1")
     targets = round(target * clients)
@@ -192,9 +195,7 @@ def refuse_empty(sizes: Whole, names: tuple[str, ...] | None, what: str, remedy:
     """A DataError that names the clients which have nothing."""
     empty = np.flatnonzero(sizes == 0)
     if len(empty):
-        named = ", ".join(names[k] if names else str(k) for k in empty[:5])
-        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
-        raise DataError(f"client {named}{more} would have no {what}; {remedy}")
+        raise DataError(f"client {some(names[k] if names else k for k in empty)} would have no {what}; {remedy}")
 
 
 def _by_owner(owner: Whole, time: Floats | None) -> Whole:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 import torch
+from annotated_types import Ge
 
 from fedloom.data.register import SOURCES
 from fedloom.data.sizes import Floats, Whole
 from fedloom.data.table import Table
-from fedloom.errors import ConfigError
 from fedloom.federation.data import FederatedData
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
+from fedloom.types import Count, NonNegative
 
 
 @SOURCES.register(
     "synthetic",
-    summary="synthetic(α, β): clients that differ in labelling and in features",
     task="classification",
     rows="about 50 and a lognormal number a client",
     features="60",
@@ -25,28 +27,24 @@ from fedloom.federation.randomness import Draw
     natural=True,
 )
 def synthetic(
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    clients: int = 30,
-    features: int = 60,
-    classes: int = 10,
-    rows: int | None = None,
+    alpha: NonNegative = 1.0,
+    beta: NonNegative = 1.0,
+    clients: Count = 30,
+    features: Count = 60,
+    classes: Annotated[int, Ge(2)] = 10,
+    rows: Count | None = None,
     iid: bool = False,
     seed: int = 0,
 ) -> Table:
-    """synthetic(α, β) of Li et al., "Federated optimization in heterogeneous networks" (MLSys 2020), section 5.1.
+    """synthetic(α, β): clients that differ in labelling and in features.
 
-    Client k labels its rows by y = argmax(W_k x + b_k), with W_k and b_k ~ N(u_k, 1), u_k ~ N(0, α), and has
-    x ~ N(v_k, Σ), v_k ~ N(B_k, 1), B_k ~ N(0, β), Σ = diag(j^-1.2). As in the authors' code α and β are standard
-    deviations, a client has 50 rows and a lognormal(4, 2) number more (``rows`` gives each the same number), and
-    ``iid`` gives all the same W, b and mean 0. A natural client is one k. (u_k adds the same number to every logit,
-    so α moves no label: what makes the labelling differ between clients is that every W_k is another draw.)
+    Li et al., "Federated optimization in heterogeneous networks" (MLSys 2020), section 5.1. Client k labels its rows by
+    y = argmax(W_k x + b_k), with W_k and b_k ~ N(u_k, 1), u_k ~ N(0, α), and has x ~ N(v_k, Σ), v_k ~ N(B_k, 1),
+    B_k ~ N(0, β), Σ = diag(j^-1.2). As in the authors' code α and β are standard deviations, a client has 50 rows and a
+    lognormal(4, 2) number more (``rows`` gives each the same number), and ``iid`` gives all the same W, b and mean 0. A
+    natural client is one k. (u_k adds the same number to every logit, so α moves no label: what makes the labelling
+    differ between clients is that every W_k is another draw.)
     """
-    if clients < 1 or features < 1 or classes < 2 or (rows is not None and rows < 1) or min(alpha, beta) < 0:
-        raise ConfigError(
-            f"synthetic({alpha}, {beta}) cannot be: clients {clients}, features {features} and rows {rows} must be at "
-            f"least 1, classes {classes} at least 2, alpha and beta not negative"
-        )
     random = Draw(seed).generator("synthetic")
     sizes = random.lognormal(4.0, 2.0, clients).astype(np.int64) + 50
     if rows is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,21 +58,17 @@ class Table:
 
     def take(self, rows: Tensor) -> Table:
         """The same table with only these rows (numbers or a mask), in this order."""
-        return replace(
-            self,
-            x=self.x[rows],
-            y=self.y[rows],
-            groups=_at(self.groups, rows),
-            time=_at(self.time, rows),
-            published_split=_at(self.published_split, rows),
-            ids=_at(self.ids, rows),
-        )
+        return replace(self, x=self.x[rows], **{part: values[rows] for part, values in self._by_row().items()})
 
     def check(self) -> Table:
         """The table itself, or a DataError that says which part does not fit."""
         if len(self) == 0:
             raise DataError(f"{self.name!r} has no rows; give a table with at least one")
-        _check_lengths(self)
+        for part, values in self._by_row().items():
+            if len(values) != len(self):
+                raise DataError(
+                    f"{self.name!r} has {len(self)} rows of x but {len(values)} of {part}; give one per row"
+                )
         _check_names(self)
         _check_finite(self, self.x, "feature", missing=self.scaling is not None)
         if self.task != "multilabel":
@@ -80,6 +77,11 @@ class Table:
             _check_finite(self, self.time, "time")
         _check_target(self)
         return self
+
+    def _by_row(self) -> dict[str, Any]:
+        """What is known of each row beside its features."""
+        parts = {part: getattr(self, part) for part in ("y", "groups", "time", "published_split", "ids")}
+        return {part: values for part, values in parts.items() if values is not None}
 
 
 def class_number(classes: tuple[str, ...], label: int | str) -> int:
@@ -91,23 +93,6 @@ def class_number(classes: tuple[str, ...], label: int | str) -> int:
     raise DataError(f"there is no class {label!r}; the classes are {', '.join(classes)}")
 
 
-def _at(values: Tensor | None, rows: Tensor) -> Tensor | None:
-    return None if values is None else values[rows]
-
-
-def _check_lengths(table: Table) -> None:
-    parts = {
-        "y": table.y,
-        "groups": table.groups,
-        "time": table.time,
-        "published_split": table.published_split,
-        "ids": table.ids,
-    }
-    for part, values in parts.items():
-        if values is not None and len(values) != len(table):
-            raise DataError(f"{table.name!r} has {len(table)} rows of x but {len(values)} of {part}; give one per row")
-
-
 def _check_finite(table: Table, values: Tensor, what: str, missing: bool = False) -> None:
     """NaN and infinity would become the model's; aminmax finds them without another array of the table's size.
 
@@ -115,16 +100,13 @@ def _check_finite(table: Table, values: Tensor, what: str, missing: bool = False
     """
     if not values.is_floating_point() or values.numel() == 0:
         return
-    low, high = torch.aminmax(values)
-    if bool(torch.isfinite(low)) and bool(torch.isfinite(high)):
+    if bool(torch.isfinite(torch.stack(torch.aminmax(values))).all()):
         return
     wrong = torch.isinf(values) if missing else ~torch.isfinite(values)
-    if not bool(wrong.any()):
-        return
-    row, column = (int(k) for k in torch.nonzero(wrong.reshape(len(values), -1))[0])
-    raise DataError(
-        f"{table.name!r} has a {what} that is not finite (row {row}, column {column}); fill or drop such rows"
-    )
+    for row, column in torch.nonzero(wrong.reshape(len(values), -1))[:1].tolist():
+        raise DataError(
+            f"{table.name!r} has a {what} that is not finite (row {row}, column {column}); fill or drop such rows"
+        )
 
 
 def _check_names(table: Table) -> None:

@@ -15,8 +15,9 @@ from torch import Tensor
 from fedloom.data.register import STEPS
 from fedloom.data.sizes import Whole
 from fedloom.data.table import Table
-from fedloom.errors import ConfigError, DataError
+from fedloom.errors import DataError
 from fedloom.federation.randomness import Draw
+from fedloom.types import Fraction, NonNegative
 
 _CHUNK = 4096  # rows changed at a time, so that the work needs little memory beside the table
 
@@ -46,14 +47,10 @@ class FeatureSkew(Transform):
     """
 
     feature_skew: Literal["noise", "rotation", "brightness"] = "noise"
-    strength: float | None = None
+    strength: NonNegative | None = None
 
     def check(self, table: Table) -> None:
-        """The kind must be known, and there must be a plane to turn in."""
-        if self.feature_skew not in _STRENGTHS:
-            raise ConfigError(f"there is no feature skew {self.feature_skew!r}; choose one of {', '.join(_STRENGTHS)}")
-        if self.strength is not None and not self.strength >= 0:
-            raise ConfigError(f"a feature skew of strength {self.strength} cannot be; give at least 0")
+        """There must be a plane to turn in."""
         if self.feature_skew == "rotation" and table.x[0].numel() < 2:
             raise DataError(f"{table.name!r} has one feature, which cannot be rotated; choose noise or brightness")
 
@@ -96,14 +93,10 @@ class Concept(Transform):
     """
 
     concept: Literal["auto", "permute", "sign", "offset"] = "auto"
-    concept_share: float = 0.5
+    concept_share: Fraction = 0.5
 
     def check(self, table: Table) -> None:
         """The kind must fit the task."""
-        if self.concept not in ("auto", "permute", "sign", "offset"):
-            raise ConfigError(f"there is no concept skew {self.concept!r}; choose auto, permute, sign or offset")
-        if not 0 <= self.concept_share <= 1:
-            raise ConfigError(f"a share of {self.concept_share} of the clients cannot be; give 0 to 1")
         if (self._kind(table) == "permute") != (table.task != "regression"):
             raise DataError(f"concept skew {self.concept!r} does not fit the {table.task} task of {table.name!r}")
 
@@ -114,7 +107,8 @@ class Concept(Transform):
         mine, kind = owner >= 0, self._kind(table)
         y, owners = table.y.clone(), owner[mine]
         if kind == "permute":
-            orders = torch.from_numpy(_orders(changed, clients, _labels(table), random))
+            labels = y.shape[1] if table.task == "multilabel" else len(table.classes)
+            orders = torch.from_numpy(_orders(changed, clients, labels, random))
             y[mine] = _permuted(y[mine], orders[owners], table)
         elif kind == "sign":
             signs = torch.ones(clients)
@@ -156,10 +150,6 @@ def rotated(x: Tensor, degrees: Tensor) -> Tensor:
 
 def _spread(level: Tensor, x: Tensor) -> Tensor:
     return level.view(-1, *[1] * (x.ndim - 1))
-
-
-def _labels(table: Table) -> int:
-    return int(table.y.shape[1]) if table.task == "multilabel" else len(table.classes)
 
 
 def _orders(changed: Whole, clients: int, labels: int, random: np.random.Generator) -> Whole:
