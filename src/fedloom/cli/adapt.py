@@ -33,10 +33,12 @@ def adapt(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the model is saved; beside the run.")] = None,
 ) -> None:
     """Adapt a run's model to one client by the method's own rule; say how good it was before, and is now."""
-    from fedloom.experiment.adaptation import adapt_to_settings
+    from fedloom.experiment.adaptation import open_run
 
-    done = adapt_to_settings(run, client, overrides(flags, sets), steps=steps, lr=lr, support=support)
-    done = done.save(out or run.with_name(f"{run.resolve().name}-client-{slug(done.record['client'])}"))
+    trained = open_run(run)
+    done = trained.adapt(client, trained.read(overrides(flags, sets)), steps=steps, lr=lr, support=support)
+    beside = run if run.name else run.resolve()
+    done = done.save(out or beside.with_name(f"{run.resolve().name}-client-{slug(done.record['client'])}"))
     console = make_console()
     say(console, _headline(done))
     console.print(_table(done))

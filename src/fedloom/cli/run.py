@@ -44,8 +44,7 @@ def run(
     from fedloom.experiment import load_experiment
 
     experiment = load_experiment(file, overrides(flags, sets))
-    parts = (experiment.method_name, experiment.data_plan.name, str(experiment.top.seed))
-    perform(experiment, out or fresh("-".join(parts)), force=force, quiet=quiet, report=report)
+    perform(experiment, out or fresh(experiment.folder_name), force=force, quiet=quiet, report=report)
 
 
 @with_flags((EXECUTION,), without=("--stack", "--on-error"))

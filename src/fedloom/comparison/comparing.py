@@ -14,7 +14,8 @@ from fedloom.comparison.entries import entry_of, swept
 from fedloom.comparison.sources import FromProblem, FromSettings, Source
 from fedloom.engine.run import Progress, Run, load_run
 from fedloom.errors import ConfigError, RunError
-from fedloom.experiment import Override, Settings
+from fedloom.experiment import Settings
+from fedloom.experiment.faults import Faults
 from fedloom.federation.problem import Problem
 from fedloom.methods import Method
 from fedloom.storage.history import Row
@@ -127,8 +128,7 @@ def _comparison(
             raise ConfigError(
                 f"{', '.join(how)}: arguments of train go with a Problem; give settings={{…}} by their keys in a file"
             )
-        given = [Override(key, value, "") for key, value in (settings or {}).items()]
-        base = Settings.read(None if on is None else Path(on), given)
+        base = Settings.read(on, settings or {})
         source, first = FromSettings(base), first_seed(base)
     chosen = list(range(first, first + seeds)) if isinstance(seeds, int) else list(seeds)
     if not methods or not chosen:
@@ -141,8 +141,10 @@ def first_seed(base: Settings) -> int:
     """The seed that the settings have."""
     first = base.values.get("seed", 0)
     if not isinstance(first, int):
-        raise ConfigError(f"{base.place(('seed',))}: seed = {first!r} should be a whole number")
-    return first
+        faults = Faults(base)
+        faults.add(("seed",), "should be a whole number")
+        faults.stop()
+    return int(first)
 
 
 def _watching(progress: Follow | None) -> Callable[[str, Path], Any]:
