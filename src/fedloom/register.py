@@ -27,7 +27,7 @@ E = TypeVar("E")
 X = TypeVar("X")
 OWN = ":"
 """Between the module and the attribute of a user's own thing."""
-_FEW = 12
+_FEW = 8
 """So many names are listed beside the nearest one, too; of more, the nearest one is enough."""
 
 

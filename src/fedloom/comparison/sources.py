@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedloom.comparison.entries import Entry
 from fedloom.engine.run import Prepared, Run, prepare, train
@@ -28,20 +28,6 @@ _ARGUMENTS = set(inspect.signature(train).parameters) - {
     *("problem", "method", "seed", "out", "force", "resume", "config", "label", "progress")
 }
 _TERMS = ("select", "fleet", "channel", "evaluations", "schedule", "stack", "on_error")
-
-
-class Source(Protocol):
-    """What is common to all runs of a comparison."""
-
-    @property
-    def data(self) -> str:
-        """What the data are called."""
-
-    def make(self, entry: Entry, seed: int, entries: Sequence[Entry]) -> Runnable:
-        """The run of one of the entries with a seed."""
-
-    def arguments(self) -> dict[str, Any]:
-        """What the comparison is known again by, beside its entries and its seeds."""
 
 
 class FromSettings:
@@ -70,7 +56,7 @@ class FromSettings:
         return make_experiment(settings, self.shelf)
 
     def arguments(self) -> dict[str, Any]:
-        """All settings but the seed and where the work is done."""
+        """What the comparison is known again by: all settings but the seed and where the work is done."""
         return {key: value for key, value in self.base.values.items() if key not in ("seed", "execution")}
 
 
@@ -93,7 +79,7 @@ class FromProblem:
         return PythonRun(self, _method(entry), {**self.how, **further, "seed": seed}, entry.text)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of ``train`` as texts, and what is learnt."""
+        """What the comparison is known again by: the arguments of ``train`` as texts, and what is learnt."""
         return {"problem": self.known, **{key: repr(value) for key, value in self.how.items() if key != "executor"}}
 
     @cached_property
@@ -107,6 +93,10 @@ class FromProblem:
                 digest.update(tensor.contiguous().numpy().tobytes())
         shapes = json.dumps(shapes_of(model))
         return {"data": digest.hexdigest(), "model": f"{shapes} {self.problem.loss.name} {self.problem.dtype}"}
+
+
+Source = FromSettings | FromProblem
+"""What is common to all runs of a comparison."""
 
 
 class PythonRun(Runnable):

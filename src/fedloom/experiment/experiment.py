@@ -86,6 +86,10 @@ class Experiment(Runnable):
         self.method, self.selection, self.execution = _sure(method), _sure(selection), _sure(execution)
         self.schedule_plan = _sure(schedule)
         self.top = _sure(top).settled(self.method)
+        self.label = self.top.name or self.method_name
+        """What the run is called in reports."""
+        self.folder_name = f"{self.method_name}-{self.data_plan.name}-{self.top.seed}"
+        """What its folder is called, unless that is said."""
         self.fleet, self._fleet_written = _sure(fleet)
         self.channel, self._channel_written = _sure(channel)
 
@@ -249,16 +253,6 @@ class Experiment(Runnable):
 
     def _settings_in(self, place: Path) -> Iterator[dict[str, Any]]:
         return settings_in(place, lambda there: Experiment(there, self.shelf))
-
-    @property
-    def label(self) -> str:
-        """What the run is called in reports."""
-        return self.top.name or self.method_name
-
-    @property
-    def folder_name(self) -> str:
-        """What the folder of the run is called, unless that is said."""
-        return f"{self.method_name}-{self.data_plan.name}-{self.top.seed}"
 
 
 def _sure(part: T | None) -> T:

@@ -64,6 +64,7 @@ class TaskSequence(Runnable):
     def __init__(self, settings: Settings, shelf: Shelf | None = None) -> None:
         self.settings, self.shelf = settings, shelf or Shelf()
         self.base = Experiment(_without_tasks(settings), self.shelf, follows=True)
+        self.label, self.folder_name = self.base.label, self.base.folder_name
         faults = Faults(settings)
         form = Form.of(Continual, "continual learning")
         read = faults.read(form, faults.table(("continual",)), ("continual",))
@@ -72,16 +73,6 @@ class TaskSequence(Runnable):
         self.continual = Continual(**(read or {}))
         for number in range(len(self.plans)):
             self._experiment(number, expand=False)  # what can be said without the data is said now
-
-    @property
-    def label(self) -> str:
-        """What the sequence is called in reports."""
-        return self.base.label
-
-    @property
-    def folder_name(self) -> str:
-        """What the folder of the sequence is called, unless that is said."""
-        return self.base.folder_name
 
     @property
     def names(self) -> list[str]:
