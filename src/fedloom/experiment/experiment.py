@@ -91,7 +91,7 @@ class Experiment(Runnable):
         self.folder_name = f"{self.method_name}-{self.data_plan.name}-{self.top.seed}"
         """What its folder is called, unless that is said."""
         self.fleet, self._fleet_written = _sure(fleet)
-        self.channel, self._channel_written = _sure(channel)
+        self.channel = _sure(channel)
 
     @classmethod
     def load(cls, path: str | Path | None = None, overrides: Overrides = (), shelf: Shelf | None = None) -> Self:
@@ -225,7 +225,6 @@ class Experiment(Runnable):
         evaluations = [
             sections.resolved_evaluation(e.resolved(self.method), _metrics(self.data(), e)) for e in self.evaluations
         ]
-        channel = {"channel": self._channel_written} if self._channel_written else {}
         return {
             **spoken(vars(self.top), Form.of(sections.Top, "")),
             "data": self.data_plan.resolved(self.table(), self.data()),
@@ -236,7 +235,7 @@ class Experiment(Runnable):
             "schedule": spoken(vars(self.schedule()), Form.of(Schedule, "")),
             "fleet": self._fleet_written,
             **({} if self.stream is None else {"stream": self.stream.written()}),
-            **channel,
+            **sections.written_channel(self.channel, self.settings),
             "evaluation": evaluations[0] if len(evaluations) == 1 else evaluations,
             "execution": self.execution.resolved(),
         }

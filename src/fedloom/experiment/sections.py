@@ -20,6 +20,7 @@ from fedloom.execution import EXECUTORS, TOLD, executor_for
 from fedloom.experiment.data import data_form
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import NONE, Field, Form, spoken
+from fedloom.experiment.settings import Settings
 from fedloom.experiment.words import hint
 from fedloom.federation.data import FederatedData
 from fedloom.federation.losses import LOSSES
@@ -215,7 +216,7 @@ def written_method(method: Method, name: str | None = None) -> dict[str, Any]:
     cls = type(method)
     name = name or REGISTER.name_of(cls) or f"{cls.__module__}{OWN}{cls.__qualname__}"
     tables = {key: written_method(getattr(method, key)) for key in inner_methods(cls)}
-    return {"name": name, **spoken(_without(vars(method), *tables), method_form(name)), **tables}
+    return {"name": name, **_written(method, method_form(name)), **tables}
 
 
 def read_model(faults: Faults) -> ModelPlan | None:
@@ -281,13 +282,12 @@ def read_stream(faults: Faults) -> Stream | None:
     return stream
 
 
-def read_channel(faults: Faults) -> tuple[Channel, list[dict[str, Any]]] | None:
-    """The channel's steps in order, and the section with nothing left open."""
+def read_channel(faults: Faults) -> Channel | None:
+    """The channel's steps in order."""
     values = faults.settings.values.get("channel", [])
     if not _tables(values, ("channel",), faults):
         return None
     transforms: list[Transform] = []
-    written: list[dict[str, Any]] = []
     for index, step in enumerate(values):
         name = step.get("name")
         if name is None:
@@ -296,12 +296,20 @@ def read_channel(faults: Faults) -> tuple[Channel, list[dict[str, Any]]] | None:
         made = faults.find(TRANSFORMS, name, ("channel", index, "name"))
         if made is None:
             continue
-        form = SECTIONS["channel"](step)
-        read = faults.read(form, _without(step, "name"), ("channel", index))
+        read = faults.read(SECTIONS["channel"](step), _without(step, "name"), ("channel", index))
         if read is not None:
             transforms.append(made(**read))
-            written.append({"name": name, **spoken(read, form)})
-    return Channel(tuple(transforms)), written
+    return Channel(tuple(transforms))
+
+
+def written_channel(channel: Channel, settings: Settings) -> dict[str, Any]:
+    """The section with nothing left open; nothing of a channel that changes nothing."""
+    tables = settings.values.get("channel", [])
+    steps = [
+        {"name": table["name"], **_written(step, SECTIONS["channel"](table))}
+        for table, step in zip(tables, channel.transforms, strict=True)
+    ]
+    return {"channel": steps} if steps else {}
 
 
 def read_evaluations(targets: bool, faults: Faults) -> list[Evaluation]:
@@ -343,8 +351,7 @@ def read_execution(faults: Faults) -> Execution | None:
 
 def resolved_evaluation(evaluation: Evaluation, metrics: Sequence[str]) -> dict[str, Any]:
     """An [evaluation] section with nothing left open."""
-    form = SECTIONS["evaluation"]({})
-    return spoken({key: getattr(evaluation, key) for key in form.fields} | {"metrics": list(metrics)}, form)
+    return _written(evaluation, SECTIONS["evaluation"]({}), metrics=list(metrics))
 
 
 def method_form(name: str) -> Form:
@@ -394,6 +401,11 @@ def _tables(values: Any, at: Key, faults: Faults) -> bool:
         return True
     faults.add(at, f"should be a table: write [[{at[0]}]] above its keys")
     return False
+
+
+def _written(thing: object, form: Form, **changes: Any) -> dict[str, Any]:
+    """The settings of a thing as a file has them, some of them changed."""
+    return spoken({key: getattr(thing, key) for key in form.fields} | changes, form)
 
 
 def _without(values: Mapping[str, Any], *keys: str) -> dict[str, Any]:
