@@ -93,8 +93,11 @@ def test_things_are_found_by_name_or_path_and_must_be_of_the_kind() -> None:
     assert register.find("sys:maxsize") == sys.maxsize
     assert list(register) == ["seven"]
     for name, what in (
-        ("sevn", "there is no number 'sevn'; did you mean 'seven'?"),
-        ("x", "there is no number 'x'; there are seven, and your own as module:number"),
+        (
+            "sevn",
+            "there is no number 'sevn'; did you mean 'seven'? Or choose one of seven, or your own as module:number",
+        ),
+        ("x", "there is no number 'x'; choose one of seven, or your own as module:number"),
         ("sys:path", "'sys:path' is no number: it must be a whole number"),
         ("sys:nothing", "the number 'sys:nothing' cannot be imported: module 'sys' has no attribute 'nothing'"),
     ):

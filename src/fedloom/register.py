@@ -19,7 +19,6 @@ from copy import copy
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
-from itertools import count
 from typing import Any, Generic, TypeVar, overload
 
 from fedloom.errors import ConfigError
@@ -28,7 +27,8 @@ E = TypeVar("E")
 X = TypeVar("X")
 OWN = ":"
 """Between the module and the attribute of a user's own thing."""
-_numbers = count()
+_FEW = 8
+"""So many names are listed beside the nearest one, too; of more, the nearest one is enough."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,6 @@ class _Line(Generic[E]):
     thing: Any
     facts: dict[str, Any]
     entry: E
-    number: int
 
 
 class Register(Mapping[str, E]):
@@ -85,7 +84,7 @@ class Register(Mapping[str, E]):
         if there is not None and there.thing is not thing and _path(there.thing) != _path(thing):
             raise ConfigError(f"there is a {self.kind} {name!r} already, {_path(there.thing)}; choose another name")
         if there is None or there.thing is not thing:
-            self._lines[name] = _Line(thing, facts, self._entry(name, thing, **facts), next(_numbers))
+            self._lines[name] = _Line(thing, facts, self._entry(name, thing, **facts))
         return thing
 
     def remove(self, name: str) -> None:
@@ -109,6 +108,13 @@ class Register(Mapping[str, E]):
         facts = next((line.facts for line in self._lines.values() if line.thing is thing), {})
         return self._entry(name, thing, **facts)
 
+    def knows(self, name: object) -> bool:
+        """Whether something has this name, or can be had by this path."""
+        try:
+            return isinstance(name, str) and self.find(name) is not None
+        except ConfigError:
+            return False
+
     def name_of(self, thing: object) -> str | None:
         """The name under which this very thing is registered."""
         return next((name for name, line in self._lines.items() if line.thing is thing), None)
@@ -116,16 +122,18 @@ class Register(Mapping[str, E]):
     def shipped(self) -> list[E]:
         """What the files of the home have registered."""
         self._read_home()
-        return [line.entry for line in self._sorted() if self._at_home(line.thing)]
+        return [self._lines[name].entry for name in self._sorted() if self._at_home(self._lines[name].thing)]
 
     def hint(self, word: str) -> str:
-        """What to say about a name that does not exist: the nearest one, or all there are."""
-        told = hint(word, self._names())
-        return told if told.endswith("?") else f"{told}, and your own as {self.own}"
+        """What to say about a name that does not exist: the nearest one, and what there is to choose from."""
+        near = nearest(word, self._names())
+        if near is None:
+            return f"choose {self.words()}"
+        return f"did you mean {near!r}?" + (f" Or choose {self.words()}" if len(self._names()) <= _FEW else "")
 
     def words(self) -> str:
         """Which names there are, for those who have to choose."""
-        return f"one of {', '.join(self)}, or your own as {self.own}"
+        return f"one of {', '.join(self._names())}, or your own as {self.own}"
 
     def __getitem__(self, name: str) -> E:
         if name not in self._lines:
@@ -138,8 +146,7 @@ class Register(Mapping[str, E]):
         self._read_home()
         for point in list(self._points.values()):
             self._load(point)
-        names = {line.number: name for name, line in self._lines.items()}
-        return iter([names[line.number] for line in self._sorted()])
+        return iter(self._sorted())
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -149,15 +156,17 @@ class Register(Mapping[str, E]):
     def _names(self) -> list[str]:
         """All names, those of other packages without a look at what is behind them."""
         self._read_home()
-        names = {line.number: name for name, line in self._lines.items()}
-        return list(dict.fromkeys([*(names[line.number] for line in self._sorted()), *self._points]))
+        return list(dict.fromkeys([*self._sorted(), *self._points]))
 
-    def _sorted(self) -> list[_Line[E]]:
-        def place(line: _Line[E]) -> Any:
+    def _sorted(self) -> list[str]:
+        """The names of what was registered; those that are equal in all else stay in the order of their lines."""
+
+        def place(name: str) -> Any:
+            line = self._lines[name]
             file = _module(line.thing) if self._at_home(line.thing) else ""
-            return self._order(line.entry), not file, file, line.number
+            return self._order(line.entry), not file, file
 
-        return sorted(self._lines.values(), key=place)
+        return sorted(self._lines, key=place)
 
     def _at_home(self, thing: object) -> bool:
         return self._home is not None and _module(thing).startswith(f"{self._home}.")

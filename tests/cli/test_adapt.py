@@ -28,6 +28,12 @@ def test_it_says_how_good_the_model_was_before_and_after_and_saves_it(call: Call
     assert (record["steps"], record["lr"], record["client"]) == (2, 0.2, "3")
 
 
+def test_the_run_may_be_the_working_folder(call: Call, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run)
+    call("adapt", ".", "--client", 3)
+    assert Path("../run-client-3/adapted.json").is_file()
+
+
 def test_a_new_clients_file_is_given_as_to_run(call: Call, run: Path) -> None:
     import numpy as np
 

@@ -145,6 +145,12 @@ def test_quiet_says_the_result_and_nothing_else(call: Call) -> None:
     assert result.output.count("\n") == 1
 
 
+def test_a_run_that_evaluates_nothing_ends_in_words_too(call: Call) -> None:
+    flags = (*SMALL, "--set", "evaluation=[]", "--no-report")
+    assert call("run", *flags, "--out", "a", "--quiet").output == "fedavg: not evaluated after round 3, a\n"
+    assert "fedavg, seed 0: not evaluated in " in call("compare", "fedavg", *flags, "--repeats", 1, "--out", "c").output
+
+
 def test_a_folder_that_holds_a_run_is_kept_unless_force_says_otherwise(call: Call, summary: Summary) -> None:
     call("run", *SMALL, "--out", "a", "--no-report")
     assert "fedloom resume a" in call("run", *SMALL, "--out", "a", code=2).stderr

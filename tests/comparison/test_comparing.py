@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import fedloom
 from fedloom import FedAvg, FedProx, FedSGD
@@ -74,7 +75,13 @@ def test_a_comparison_of_another_problem_is_not_taken_for_this_one(problem: Prob
     how: dict[str, Any] = {"rounds": 1, "seeds": 1, "out": tmp_path / "c", "report": False}
     fedloom.compare(["fedavg"], problem, **how)
     other = problem.on(replace(problem.data, x=problem.data.x + 1))
-    for changed in ({"on": other}, {"on": problem, "fleet": fedloom.Fleet(loss=0.5)}):
+    roles = torch.tensor([0] * (problem.data.clients - 1) + [1])
+    for changed in (
+        {"on": other},
+        {"on": problem.on(replace(problem.data, roles=roles))},
+        {"on": problem, "fleet": fedloom.Fleet(loss=0.5)},
+        {"on": problem, "theta0": torch.ones(problem.model.n, dtype=problem.dtype)},
+    ):
         with pytest.raises(RunError, match="other settings"):
             fedloom.compare(["fedavg"], **{**how, **changed})
 
@@ -122,6 +129,7 @@ def test_a_run_that_fails_does_not_keep_the_others_from_being_done() -> None:
         ({"methods": ["fedavgg"]}, "did you mean 'fedavg'"),
         ({"methods": ["fedavg", "fedavg"]}, "'fedavg' is there twice"),
         ({"seeds": [1, 1]}, "one twice"),
+        ({"settings": {**SMALL, "seed": "x"}}, '^seed = "x" should be a whole number'),
         ({"seeds": 0}, "at least one method and one seed"),
         ({"sweep": {"seed": [1, 2]}}, "seed cannot be swept: give seeds"),
         ({"sweep": {"method.lr": []}}, "the sweep over method.lr has no list of values"),

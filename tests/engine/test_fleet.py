@@ -337,7 +337,7 @@ def test_presets_can_be_changed_and_must_exist() -> None:
     changed = fleet_for("cross-device", dropout=0.5)
     assert changed.dropout == 0.5
     assert changed.speed == FLEETS["cross-device"].speed
-    with pytest.raises(ConfigError, match="no fleet 'office'; there are ideal, cross-silo, cross-device"):
+    with pytest.raises(ConfigError, match="no fleet 'office'; choose one of ideal, cross-silo, cross-device"):
         fleet_for("office")
 
 

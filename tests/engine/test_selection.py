@@ -136,7 +136,6 @@ def test_more_than_there_are_is_refused_before_any_work(name: str, count: int) -
 
 
 def test_a_selection_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="no selection 'random'; there are all, uniform, size, and your own as module:Class"
-    ):
+    choices = "choose one of uniform, size, all, or your own as module:Class"
+    with pytest.raises(ConfigError, match=f"no selection 'random'; {choices}"):
         selection_for("random", 3)

@@ -256,7 +256,7 @@ def test_executors_have_names() -> None:
     chosen = executor_for("processes", 1, 3)
     assert isinstance(chosen, Processes)
     assert chosen.workers == 3
-    with pytest.raises(ConfigError, match="no executor 'threads'; there are auto, serial, processes, ray"):
+    with pytest.raises(ConfigError, match="no executor 'threads'; choose one of auto, serial, processes, ray"):
         executor_for("threads", 1)
 
 

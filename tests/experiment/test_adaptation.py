@@ -13,9 +13,10 @@ import safetensors.torch
 import torch
 
 import fedloom
+from fedloom.engine.adaptation import Adapted
 from fedloom.errors import ConfigError, DataError, FedloomError, RunError
 from fedloom.experiment import Experiment, Override
-from fedloom.experiment.adaptation import adapt_to_settings
+from fedloom.experiment.adaptation import open_run
 from fedloom.federation.client import Client
 from fedloom.federation.data import TARGET
 from fedloom.methods import FedAvg, Local
@@ -36,6 +37,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def experiment(folder: Path) -> Experiment:
     return Experiment.load(folder / "config.toml")
+
+
+def adapted_to(run: Path, client: str | None, changes: list[Override], **how: Any) -> Adapted:
+    """The model of a run, fitted to a client of the data that these settings name."""
+    trained = open_run(run)
+    return trained.adapt(client, trained.read(changes), **how)
 
 
 def by_hand(experiment: Experiment, theta: Vector, rows: torch.Tensor, lr: float, steps: int) -> Vector:
@@ -195,7 +202,7 @@ def test_a_new_client_is_scaled_as_the_model_learnt_it_and_judged_in_its_own_uni
     experiment = Experiment.load(None, settings)
     run = experiment.run(tmp_path / "run")
     new = written(tmp_path / "new.csv", 24, 15)
-    done = adapt_to_settings(tmp_path / "run", "1", [Override("data.path", str(new), "--data")], lr=0.01)
+    done = adapted_to(tmp_path / "run", "1", [Override("data.path", str(new), "--data")], lr=0.01)
     table = fedloom.load_file(new, client_column="who", label_column="goal")
     data = fedloom.federate(table, test=0.0)
     known = experiment.data()
@@ -223,8 +230,7 @@ def test_a_file_is_read_as_the_runs_own_was_whatever_the_order_of_its_columns(tm
         "\n".join(",".join([b, a, label]) for a, b, label in (line.split(",") for line in one.read_text().split()))
     )
     first, second = (
-        adapt_to_settings(tmp_path / "run", None, [Override("data.path", str(path), "--data")])
-        for path in (one, turned)
+        adapted_to(tmp_path / "run", None, [Override("data.path", str(path), "--data")]) for path in (one, turned)
     )
     assert torch.equal(first.theta, second.theta)
     assert first.before == second.before
@@ -242,13 +248,13 @@ def test_a_file_with_one_class_or_several_clients_will_do_and_a_strange_label_wi
     single = tmp_path / "single.csv"
     single.write_text("a,b,label\n100,1,mid\n101,2,mid\n102,3,mid\n")
     changes = [Override("data.path", str(single), "--data")]
-    assert adapt_to_settings(tmp_path / "run", None, changes).record["adapted_on"]["rows"] == 2
+    assert adapted_to(tmp_path / "run", None, changes).record["adapted_on"]["rows"] == 2
     many = csv(tmp_path / "many.csv", range(300, 320), extra="who")
     changes = [Override("data.path", str(many), "--data"), Override("data.client_column", "who", "--set")]
-    assert adapt_to_settings(tmp_path / "run", "1", changes).record["client"] == "1"
+    assert adapted_to(tmp_path / "run", "1", changes).record["client"] == "1"
     single.write_text("a,b,label\n100,1,mid\n101,2,huge\n")
     with pytest.raises(DataError, match="not among its classes: huge; they are low, mid, top"):
-        adapt_to_settings(tmp_path / "run", None, [Override("data.path", str(single), "--data")])
+        adapted_to(tmp_path / "run", None, [Override("data.path", str(single), "--data")])
 
 
 def test_a_run_made_from_python_needs_its_problem_and_its_method(tmp_path: Path) -> None:
@@ -261,6 +267,14 @@ def test_a_run_made_from_python_needs_its_problem_and_its_method(tmp_path: Path)
     one = fedloom.adapt(run, target, problem=problem, method=method)
     other = fedloom.adapt(fedloom.train(problem, method, rounds=1), target, problem=problem, method=method)
     assert torch.equal(one.theta, other.theta)
+
+
+def test_rows_are_drawn_by_the_seed_of_the_run_however_it_is_given(tmp_path: Path) -> None:
+    data = fedloom.federate("digits", clients=4)
+    problem, method = fedloom.Problem(data, fedloom.build_model("linear", data)), FedAvg(lr=0.1)
+    run = fedloom.train(problem, method, rounds=1, seed=7, out=tmp_path / "run")
+    how: dict[str, Any] = {"problem": problem, "method": method, "support": 5, "lr": 0.1}
+    assert torch.equal(fedloom.adapt(run, 1, **how).theta, fedloom.adapt(tmp_path / "run", 1, **how).theta)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ MODULE = '''
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from fedloom import FedAvg, Method
 
@@ -30,6 +31,18 @@ class Halfway(FedAvg):
 
     def server(self, state, replies, ctx):
         return {"x": state["x"] + self.part * replies.mean("dx")}
+
+
+@dataclass(frozen=True)
+class Prudent(Halfway):
+    """Remembers the way that it does not go."""
+
+    @cached_property
+    def rest(self):
+        return 1 - self.part
+
+    def check(self, problem):
+        assert self.rest >= 0
 
 
 class Bare(Method):
@@ -67,6 +80,12 @@ def test_it_runs_by_its_path_and_all_the_way_it_is_the_method_it_comes_from() ->
     run("run", "--method", "halfway_methods:Halfway", *COMMON, "--out", "half")
     hashes = [summary(folder)["theta_sha256"] for folder in ("own", "plain", "half")]
     assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_what_it_computes_on_the_way_is_no_setting_of_it() -> None:
+    experiment = make_experiment(Settings({"method": {"name": "halfway_methods:Prudent"}}))
+    experiment.check()
+    assert "rest" not in experiment.resolved()["method"]
 
 
 def test_a_run_of_it_is_resumed() -> None:

@@ -66,14 +66,16 @@ def refusal(folder: Path, text: str, *sets: str) -> str:
         ("[channel]\nbits = 4", "exp.toml:1: channel should be a table: write [[channel]] above its keys"),
         (
             '[evaluation]\nmetrics = ["acuracy"]',
-            "exp.toml:2: evaluation.metrics = [\"acuracy\"] cannot be: there is no metric 'acuracy'; did you mean",
+            "exp.toml:2: evaluation.metrics = [\"acuracy\"] cannot be: there is no metric 'acuracy'; did you mean "
+            "'accuracy'?",
         ),
         ('[evaluation]\nsplit = "tset"', "exp.toml:2: evaluation.split = \"tset\" is no split; did you mean 'test'?"),
         ("[[evaluation]]\n[[evaluation]]", "needs a name of its own"),
         ('[execution]\nray_address = "auto"', 'exp.toml:2: execution.ray_address = "auto" goes with executor = "ray"'),
         (
             '[execution]\nexecutor = "process"',
-            'exp.toml:2: execution.executor = "process" is no executor; did you mean',
+            "exp.toml:2: execution.executor = \"process\" is no executor; did you mean 'processes'? Or choose one of "
+            "auto, serial, processes, ray, or your own as module:Class",
         ),
     ],
 )

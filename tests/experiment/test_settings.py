@@ -60,6 +60,8 @@ def test_a_way_through_a_list_is_for_all_of_it_or_for_the_one_with_that_number(t
 def test_a_key_below_a_value_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--set rounds\.more=1.*rounds is a value"):
         Settings.read(written(tmp_path, "rounds = 3"), [parse_set("rounds.more=1")])
+    with pytest.raises(ConfigError, match=r"^rounds\.more: rounds is a value"):
+        Settings.read(written(tmp_path, "rounds = 3"), {"rounds.more": 1})
 
 
 def test_a_copy_can_be_changed_alone() -> None:

@@ -271,6 +271,7 @@ def test_force_replaces_a_sequence_with_all_its_tasks(tmp_path: Path) -> None:
             "exp.toml:3: method.lrr = 1 is no setting of the method 'fedavg'; did you",
         ),
         ("[[task]]\n[task.data]\nclients = 0", "exp.toml:3: data.clients = 0 should be a whole number of at least 1"),
+        ("[[task]]\nname = 'task 2'\n[[task]]", "task.1.name needs a name of its own: another task is called 'task 2'"),
         ("[[task]]\ndata = 3", "exp.toml:2: task.0.data = 3 should be a table: write [task.data]"),
         ("[continual]\nstart = 'fresh'", "task should be a table for each task: write [[task]] above its keys"),
         (

@@ -23,11 +23,9 @@ def test_the_register_says_what_a_newcomer_wants_to_know() -> None:
 def test_a_method_that_does_not_exist_is_answered_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"no method 'fedagv'; did you mean 'fedavg'\?"):
         lookup("fedagv")
-    with pytest.raises(
-        ConfigError,
-        match=r"no method 'xyz'; there are fedavg, fedsgd, admm, .*, central, local, and your own as module:Class",
-    ):
+    with pytest.raises(ConfigError, match="no method 'xyz'; choose one of fedavg, fedsgd, admm, ") as refused:
         lookup("xyz")
+    assert str(refused.value).endswith(f"; choose one of {', '.join(REGISTER)}, or your own as module:Class")
     assert lookup("fedavg").cls is FedAvg
 
 

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedloom.cli.display import make_console, say
+from fedloom.cli.display import make_console, make_table, plain_text, say
 from fedloom.cli.flags import Flags, overrides, with_flags
 from fedloom.cli.run import Sets
 from fedloom.storage.files import slug
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from fedloom.engine.adaptation import Adapted
 
 
@@ -33,13 +31,18 @@ def adapt(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the model is saved; beside the run.")] = None,
 ) -> None:
     """Adapt a run's model to one client by the method's own rule; say how good it was before, and is now."""
-    from fedloom.experiment.adaptation import adapt_to_settings
+    from fedloom.experiment.adaptation import open_run
 
-    done = adapt_to_settings(run, client, overrides(flags, sets), steps=steps, lr=lr, support=support)
-    done = done.save(out or run.with_name(f"{run.resolve().name}-client-{slug(done.record['client'])}"))
+    trained = open_run(run)
+    done = trained.adapt(client, trained.read(overrides(flags, sets)), steps=steps, lr=lr, support=support)
+    beside = run if run.name else run.resolve()
+    done = done.save(out or beside.with_name(f"{run.resolve().name}-client-{slug(done.record['client'])}"))
     console = make_console()
     say(console, _headline(done))
-    console.print(_table(done))
+    table = make_table("", "Before", "After", numbers=True)
+    for name, before in done.before.items():
+        table.add_row(name, plain_text(before), plain_text(done.after[name]))
+    console.print(table)
     say(console, f"model: {done.folder}")
 
 
@@ -53,16 +56,3 @@ def _headline(done: Adapted) -> str:
         f"{how} on {fitted['rows']} rows ({fitted['split']}), evaluated on "
         f"{judged['rows']} rows ({judged['split']})"
     )
-
-
-def _table(done: Adapted) -> Table:
-    from rich.table import Table
-
-    from fedloom.report.words import plain, text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "Before", "After"):
-        table.add_column(title, justify="right" if title else "left")
-    for name, before in done.before.items():
-        table.add_row(name, text(plain, before), text(plain, done.after[name]))
-    return table

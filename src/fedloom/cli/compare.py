@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.cli.display import Follow, following, make_console, say
+from fedloom.cli.display import Follow, following, make_console, primary, say, seconds_text
 from fedloom.cli.flags import Flags, overrides, with_flags
 from fedloom.cli.guard import ARGUMENTS, Halt
 from fedloom.cli.run import Force, Quiet, Report, Sets, halting
@@ -81,7 +81,6 @@ def _run_all(comparison: Comparison, folder: Path, console: Console, force: bool
             say(console, f"{title}: failed", "red")
         elif not quiet:
             say(console, f"{title}: {'done already' if done is None else _result(done.summary)}")
-            console.file.flush()
 
     try:
         failed = comparison.perform(folder, force, watch, tell)
@@ -121,8 +120,4 @@ def _seeds(base: Settings, repeats: int | None, listed: str | None) -> list[int]
 
 
 def _result(summary: dict[str, Any]) -> str:
-    from fedloom.cli.display import primary
-    from fedloom.report.words import plain, text, timed
-
-    name, value = primary(summary["spread"])
-    return f"{name} {text(plain, value)} in {text(timed, summary['wall_seconds'])}"
+    return f"{primary(summary['spread'])} in {seconds_text(summary['wall_seconds'])}"

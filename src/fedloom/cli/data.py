@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.cli.display import make_console, say
+from fedloom.cli.display import make_console, make_table, say, say_json
 from fedloom.cli.flags import DATA, FLAGS, MODEL, Flags, overrides, with_flags
 from fedloom.cli.methods import Json
 from fedloom.cli.run import Sets
@@ -27,15 +27,9 @@ def list_sources(as_json: Json = False) -> None:
 
     if as_json:
         keys = ("name", "summary", "task", "rows", "features", "origin", "licence", "natural", "options")
-        typer.echo(
-            json.dumps([{k: getattr(s, k) for k in keys} for s in SOURCES.values()], indent=1, ensure_ascii=False)
-        )
+        say_json([{key: getattr(source, key) for key in keys} for source in SOURCES.values()])
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("Name", "Task", "Rows", "Features", "What it is", "Own clients"):
-        table.add_column(title, no_wrap=title == "Name")
+    table = make_table("Name", "Task", "Rows", "Features", "What it is", "Own clients")
     for source in SOURCES.values():
         own = "yes" if source.natural else ""
         table.add_row(source.name, source.task, source.rows, source.features, source.summary, own)

@@ -65,7 +65,7 @@ def up(
         raise ConfigError("a fleet learns one task; an experiment with [[task]] can only be simulated (fedloom run)")
     if nodes is not None and loaded.data_plan.division.clients is None:
         loaded = Experiment.load(experiment, [*given, Override("data.clients", nodes, "--nodes")])
-    place = out or fresh(f"fleet-{loaded.method_name}-{loaded.data_plan.name}-{loaded.top.seed}")
+    place = out or fresh(f"fleet-{loaded.folder_name}")
     terms = Terms(deadline=deadline, minimum=minimum or loaded.data().clients, force=force)
     loaded.check()
     console = make_console()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -27,9 +28,23 @@ def make_console() -> Console:
     return Console(highlight=False, width=120 if plain else None)
 
 
-def say(console: Console, text: str, style: str = "") -> None:
+def say(console: Console, text: str | Text, style: str = "") -> None:
     """One line, never broken or marked up: paths in it can be copied."""
-    console.print(Text(text, style=style), soft_wrap=True)
+    console.print(Text(text, style=style) if isinstance(text, str) else text, soft_wrap=True)
+
+
+def say_json(value: Any) -> None:
+    """A value as JSON, for other programs."""
+    print(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def make_table(first: str, *others: str, numbers: bool = False) -> Table:
+    """A table without lines: its first column is never broken; the others are on the right where they are numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(Text(first), no_wrap=True)
+    for title in others:
+        table.add_column(Text(title), justify="right" if numbers else "left")
+    return table
 
 
 @contextmanager
@@ -41,53 +56,44 @@ def following(console: Console, label: str, quiet: bool) -> Iterator[Follow]:
         with _bar(console, label) as follow:
             yield follow
     else:
-        yield _Lines(console)
+        yield _lines(console)
 
 
-class Pace:
-    """The words for a row: the primary metric as last known, the simulated time, the bytes, and the time left."""
+class _Pace:
+    """The words for a round: the primary metric as last known, the simulated time, the bytes, and the time left."""
 
     def __init__(self) -> None:
         self.metric = ""
         self.first: tuple[int, float] | None = None
 
-    def take(self, row: Row) -> None:
-        """A round is done."""
+    def words(self, row: Row, total: int) -> list[str]:
+        """What there is to say once this round is done; the time left is that at the pace so far."""
         self.first = self.first or (row["round"], time.monotonic())
         if row.get("evaluation"):
-            name, value = primary(row["evaluation"])
-            self.metric = f"{name} {_plain(value)}"
-
-    def left(self, row: Row, total: int) -> float | None:
-        """Seconds until the end, at the pace so far."""
-        begun, at = self.first or (row["round"], 0.0)
-        done = row["round"] - begun
-        return (time.monotonic() - at) / done * (total - row["round"]) if done else None
+            self.metric = primary(row["evaluation"])
+        done, ahead = row["round"] - self.first[0], total - row["round"]
+        left = (time.monotonic() - self.first[1]) / done * ahead if done else 0.0
+        words = [self.metric, *clocks(row), f"{seconds_text(left)} left" if done and ahead else ""]
+        return [word for word in words if word]
 
 
-class _Lines:
+def _lines(console: Console) -> Follow:
     """About ten lines a run."""
+    pace = _Pace()
 
-    def __init__(self, console: Console) -> None:
-        self.console, self.pace = console, Pace()
+    def follow(row: Row, total: int) -> None:
+        words = pace.words(row, total)
+        if row["round"] % max(1, -(-total // _LINES)) == 0 or row["round"] == total:
+            say(console, "  ".join([f"round {row['round']}/{total}", *words]))
 
-    def __call__(self, row: Row, total: int) -> None:
-        self.pace.take(row)
-        if row["round"] % max(1, -(-total // _LINES)) and row["round"] != total:
-            return
-        left = self.pace.left(row, total)
-        words = [f"round {row['round']}/{total}", self.pace.metric, *clocks(row)]
-        if left is not None and row["round"] < total:
-            words.append(f"{_seconds(left)} left")
-        say(self.console, "  ".join(word for word in words if word))
-        self.console.file.flush()
+    return follow
 
 
 @contextmanager
 def _bar(console: Console, label: str) -> Iterator[Follow]:
     from rich.progress import BarColumn, Progress, TextColumn
 
-    pace = Pace()
+    pace = _Pace()
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -98,24 +104,18 @@ def _bar(console: Console, label: str) -> Iterator[Follow]:
         task = progress.add_task(label, total=1, words="")
 
         def follow(row: Row, total: int) -> None:
-            pace.take(row)
-            left = pace.left(row, total)
-            words = [pace.metric, *clocks(row), f"{_seconds(left)} left" if left is not None else ""]
-            progress.update(task, completed=row["round"], total=total, words="  ".join(filter(None, words)))
+            progress.update(task, completed=row["round"], total=total, words="  ".join(pace.words(row, total)))
 
         yield follow
 
 
 def ending(summary: dict[str, Any]) -> Table:
     """What came of a run: its metrics and how clients differ in them, and what it cost."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
     titles = {"weighted": "Weighted mean", "mean": "Mean", "std": "Spread", "worst_tenth": "Worst tenth"}
-    table.add_column("After round " + str(summary["rounds"]), no_wrap=True)
-    for title in titles.values():
-        table.add_column(title, justify="right")
+    table = make_table(f"After round {summary['rounds']}", *titles.values(), numbers=True)
     for name, values in sorted(summary["spread"].items(), key=lambda item: item[0] == "loss"):
-        table.add_row(name, *(_plain(values[statistic]) for statistic in titles))
-    cost = [*clocks(summary), f"wall {_seconds(summary['wall_seconds'])}"]
+        table.add_row(name, *(plain_text(values[statistic]) for statistic in titles))
+    cost = [*clocks(summary), f"wall {seconds_text(summary['wall_seconds'])}"]
     cost.append(f"{summary['gradient_evaluations']:,} gradient evaluations")
     table.caption = "  ".join(cost)
     table.caption_justify = "left"
@@ -125,22 +125,19 @@ def ending(summary: dict[str, Any]) -> Table:
 def matrix_table(matrix: TaskMatrix) -> Table:
     """How good the model was on each task after each."""
     from fedloom.report.continual import FRESH
-    from fedloom.report.words import name_text, plain, text
+    from fedloom.report.words import name_text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(f"{name_text(matrix.metric)} after")
-    for task in matrix.tasks:
-        table.add_column(Text(f"on {task}"), justify="right")
+    table = make_table(f"{name_text(matrix.metric)} after", *(f"on {task}" for task in matrix.tasks), numbers=True)
     for learnt, row in zip((FRESH, *matrix.tasks), (matrix.fresh, *matrix.rows), strict=False):
-        table.add_row(Text(learnt), *(text(plain, value) for value in row))
+        table.add_row(Text(learnt), *map(plain_text, row))
     return table
 
 
 def measures_text(matrix: TaskMatrix) -> str:
     """What the matrix comes to, in a line."""
-    from fedloom.report.words import name_text, plain, text
+    from fedloom.report.words import name_text
 
-    return "  ".join(f"{name_text(name).lower()} {text(plain, value)}" for name, value in matrix.measures().items())
+    return "  ".join(f"{name_text(name).lower()} {plain_text(value)}" for name, value in matrix.measures().items())
 
 
 def stopped(summary: dict[str, Any]) -> str:
@@ -155,31 +152,35 @@ def stopped(summary: dict[str, Any]) -> str:
 
 
 def _moment(at: Row) -> str:
-    simulated = f"{_seconds(at['simulated_seconds'])} simulated, " if at["simulated_seconds"] else ""
+    simulated = f"{seconds_text(at['simulated_seconds'])} simulated, " if at["simulated_seconds"] else ""
     return f"{simulated}round {at['round']}"
 
 
-def primary(metrics: dict[str, Any]) -> tuple[str, float | None]:
-    """The metric that is shown when there is room for one: the first that is not the loss."""
+def primary(metrics: dict[str, Any], write: Callable[[float], str] | None = None) -> str:
+    """The metric that is shown when there is room for one, with its value: the first that is not the loss."""
+    if not metrics:
+        return "not evaluated"
     name = next((name for name in metrics if name != "loss"), "loss")
-    return name, metrics[name]["weighted"]
+    return f"{name} {(write or plain_text)(metrics[name]['weighted'])}"
 
 
 def clocks(row: Row) -> list[str]:
     """Simulated time (where any passes) and bytes, in words."""
     from fedloom.report.words import sized, text
 
-    simulated = f"simulated {_seconds(row['simulated_seconds'])}" if row["simulated_seconds"] else ""
+    simulated = f"simulated {seconds_text(row['simulated_seconds'])}" if row["simulated_seconds"] else ""
     return [word for word in (simulated, text(sized, row["bytes_up"] + row["bytes_down"])) if word]
 
 
-def _plain(value: float | None) -> str:
+def plain_text(value: float | None) -> str:
+    """A metric."""
     from fedloom.report.words import plain, text
 
     return text(plain, value)
 
 
-def _seconds(value: float) -> str:
+def seconds_text(value: float) -> str:
+    """A time."""
     from fedloom.report.words import text, timed
 
     return text(timed, value)

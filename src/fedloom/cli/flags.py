@@ -13,16 +13,10 @@ import typer
 if TYPE_CHECKING:
     from fedloom.experiment import Override
 
-DATA, MODEL, METHOD, ROUNDS, FLEET, STREAM, EVALUATION, EXECUTION = (
-    "Data",
-    "Model",
-    "Method",
-    "Rounds",
-    "Fleet and channel",
-    "Stream",
-    "Evaluation",
-    "Execution",
-)
+DATA, MODEL, METHOD, ROUNDS, STREAM, EVALUATION = "Data", "Model", "Method", "Rounds", "Stream", "Evaluation"
+FLEET, EXECUTION = "Fleet and channel", "Execution"
+_PANELS = {"prior": MODEL, "selection": ROUNDS, "schedule": ROUNDS, "fleet": FLEET, "channel": FLEET}
+"""Where help shows the flags of a section that has no panel of its own name."""
 _FILES = {".csv", ".gz", ".parquet", ".pq", ".npz"}
 
 
@@ -34,9 +28,14 @@ class Flag:
     key: str
     type: Any
     help: str
-    panel: str
     metavar: str | None = None
-    means: Callable[[Any], dict[str, Any]] | None = None
+    means: Callable[[str, Any], dict[str, Any]] = lambda key, value: {key: value}
+
+    @property
+    def panel(self) -> str:
+        """Under which title help shows it."""
+        section, dot, _ = self.key.partition(".")
+        return _PANELS.get(section, section.capitalize() if dot else ROUNDS)
 
     @property
     def parameter(self) -> str:
@@ -47,8 +46,7 @@ class Flag:
         """The settings that the flag with this value stands for."""
         from fedloom.experiment import Override
 
-        found = {self.key: value} if self.means is None else self.means(value)
-        return [Override(key, meant, self.option) for key, meant in found.items()]
+        return [Override(key, meant, self.option) for key, meant in self.means(self.key, value).items()]
 
     def declared(self) -> inspect.Parameter:
         """The parameter as typer wants it."""
@@ -58,171 +56,115 @@ class Flag:
         return inspect.Parameter(self.parameter, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _data(value: str) -> dict[str, Any]:
-    return {"data.path": value} if Path(value).suffix in _FILES else {"data.name": value}
+def _data(key: str, value: str) -> dict[str, Any]:
+    return {"data.path" if Path(value).suffix in _FILES else key: value}
 
 
-def _number_or_word(key: str) -> Callable[[str], dict[str, Any]]:
-    def meant(value: str) -> dict[str, Any]:
-        from fedloom.experiment import parse_value
+def _parsed(key: str, value: str) -> dict[str, Any]:
+    """A number, or a word."""
+    from fedloom.experiment import parse_value
 
-        return {key: parse_value(value)}
-
-    return meant
+    return {key: parse_value(value)}
 
 
-def _widths(value: str) -> dict[str, Any]:
+def _widths(key: str, value: str) -> dict[str, Any]:
     from fedloom.experiment import parse_value
 
     parts = [parse_value(part.strip()) for part in value.split(",") if part.strip()]
-    return {"model.hidden": parts[0] if len(parts) == 1 else parts}
+    return {key: parts[0] if len(parts) == 1 else parts}
 
 
-def _until(value: str) -> dict[str, Any]:
-    from fedloom.experiment import parse_value
-
+def _until(key: str, value: str) -> dict[str, Any]:
     metric, _, target = value.partition("=")
-    return {"schedule.metric": metric.strip(), "schedule.target": parse_value(target.strip() or "none")}
+    return {"schedule.metric": metric.strip(), **_parsed(key, target.strip() or "none")}
+
+
+def _quantised(key: str, bits: int) -> dict[str, Any]:
+    return {key: [{"name": "quantise", "bits": bits}]}
 
 
 FLAGS: tuple[Flag, ...] = (
     Flag(
-        "--data",
-        "data.name",
-        str,
-        "A data set, a .csv, .parquet or .npz file, or module:function.",
-        DATA,
-        "NAME|FILE",
-        _data,
+        "--data", "data.name", str, "A data set, a .csv, .parquet or .npz file, or module:function.", "NAME|FILE", _data
     ),
-    Flag("--clients", "data.clients", int, "How many clients.", DATA),
+    Flag("--clients", "data.clients", int, "How many clients."),
     Flag(
         "--partition",
         "data.partition",
         list[str],
         "Who owns which rows; given again, they combine. Or module:Class.",
-        DATA,
         "NAME",
     ),
-    Flag("--classes-per-client", "data.classes_per_client", int, "For --partition classes.", DATA),
-    Flag("--cyclic", "data.cyclic", bool, "For --partition classes: in turn, not at random.", DATA),
-    Flag("--alpha", "data.alpha", float, "For --partition dirichlet: small is skewed. Also of synthetic data.", DATA),
-    Flag("--target-clients", "data.target", float, "Share of clients that never train and are evaluated too.", DATA),
-    Flag(
-        "--roles", "data.target", bool, "The same as --target-clients 0.2.", DATA, None, lambda _: {"data.target": 0.2}
-    ),
+    Flag("--classes-per-client", "data.classes_per_client", int, "For --partition classes."),
+    Flag("--cyclic", "data.cyclic", bool, "For --partition classes: in turn, not at random."),
+    Flag("--alpha", "data.alpha", float, "For --partition dirichlet: small is skewed. Also of synthetic data."),
+    Flag("--target-clients", "data.target", float, "Share of clients that never train and are evaluated too."),
+    Flag("--roles", "data.target", bool, "The same as --target-clients 0.2.", None, lambda key, _: {key: 0.2}),
     Flag(
         "--test",
         "data.test",
         str,
         "Share of each client's rows for its test, or 'published'.",
-        DATA,
         "SHARE|published",
-        _number_or_word("data.test"),
+        _parsed,
     ),
-    Flag(
-        "--support",
-        "data.support",
-        str,
-        "Share of the rows for adaptation, or 'none'.",
-        DATA,
-        "SHARE|none",
-        _number_or_word("data.support"),
-    ),
-    Flag("--model", "model.name", str, "linear, mlp, lenet, cnn, lstm, or your own as module:callable.", MODEL, "NAME"),
-    Flag("--hidden", "model.hidden", str, "Widths of the hidden layers, such as 200,100.", MODEL, "WIDTHS", _widths),
-    Flag("--loss", "model.loss", str, "The loss; what suits the task unless given.", MODEL, "NAME"),
-    Flag("--prior", "prior.run", str, "The folder of an earlier run, whose model is held on to.", MODEL, "RUN"),
-    Flag("--prior-start", "prior.start", bool, "Also start from the model of --prior.", MODEL),
+    Flag("--support", "data.support", str, "Share of the rows for adaptation, or 'none'.", "SHARE|none", _parsed),
+    Flag("--model", "model.name", str, "linear, mlp, lenet, cnn, lstm, or your own as module:callable.", "NAME"),
+    Flag("--hidden", "model.hidden", str, "Widths of the hidden layers, such as 200,100.", "WIDTHS", _widths),
+    Flag("--loss", "model.loss", str, "The loss; what suits the task unless given.", "NAME"),
+    Flag("--prior", "prior.run", str, "The folder of an earlier run, whose model is held on to.", "RUN"),
+    Flag("--prior-start", "prior.start", bool, "Also start from the model of --prior."),
     Flag(
         "--method",
         "method.name",
         str,
         "The method (`fedloom methods` lists them), or your own as module:Class.",
-        METHOD,
         "NAME",
     ),
     Flag(
-        "--lr",
-        "method.lr",
-        str,
-        "Step size, or a schedule such as cosine:0.1:0.001:200.",
-        METHOD,
-        "NUMBER|SCHEDULE",
-        _number_or_word("method.lr"),
+        "--lr", "method.lr", str, "Step size, or a schedule such as cosine:0.1:0.001:200.", "NUMBER|SCHEDULE", _parsed
     ),
-    Flag(
-        "--batch",
-        "method.batch",
-        str,
-        "Rows of a mini-batch, or 'none' for all rows.",
-        METHOD,
-        "ROWS|none",
-        _number_or_word("method.batch"),
-    ),
-    Flag("--epochs", "method.epochs", int, "Passes over a client's rows in a round.", METHOD),
-    Flag("--steps", "method.steps", int, "Local steps in a round, instead of epochs.", METHOD),
-    Flag("--rounds", "rounds", int, "How many rounds.", ROUNDS),
-    Flag("--seed", "seed", int, "The seed of everything that is random.", ROUNDS),
-    Flag("--dtype", "dtype", str, "float32 or float64.", ROUNDS, "TYPE"),
-    Flag("--per-round", "selection.per_round", int, "Clients a round; 10 unless given, all where at most 20.", ROUNDS),
-    Flag("--fraction", "selection.fraction", float, "Share of the clients that takes part in a round.", ROUNDS),
-    Flag(
-        "--selection",
-        "selection.name",
-        str,
-        "How they are chosen: uniform, size, all, or module:Class.",
-        ROUNDS,
-        "NAME",
-    ),
-    Flag("--schedule", "schedule.name", str, "rounds, or async: replies are taken as they arrive.", ROUNDS, "NAME"),
-    Flag("--concurrency", "schedule.concurrency", int, "For --schedule async: clients that work at a time.", ROUNDS),
-    Flag("--buffer", "schedule.buffer", int, "For --schedule async: replies for a step of the server.", ROUNDS),
-    Flag("--seconds", "schedule.seconds", float, "Simulated seconds after which the run ends.", ROUNDS),
+    Flag("--batch", "method.batch", str, "Rows of a mini-batch, or 'none' for all rows.", "ROWS|none", _parsed),
+    Flag("--epochs", "method.epochs", int, "Passes over a client's rows in a round."),
+    Flag("--steps", "method.steps", int, "Local steps in a round, instead of epochs."),
+    Flag("--rounds", "rounds", int, "How many rounds."),
+    Flag("--seed", "seed", int, "The seed of everything that is random."),
+    Flag("--dtype", "dtype", str, "float32 or float64.", "TYPE"),
+    Flag("--per-round", "selection.per_round", int, "Clients a round; 10 unless given, all where at most 20."),
+    Flag("--fraction", "selection.fraction", float, "Share of the clients that takes part in a round."),
+    Flag("--selection", "selection.name", str, "How they are chosen: uniform, size, all, or module:Class.", "NAME"),
+    Flag("--schedule", "schedule.name", str, "rounds, or async: replies are taken as they arrive.", "NAME"),
+    Flag("--concurrency", "schedule.concurrency", int, "For --schedule async: clients that work at a time."),
+    Flag("--buffer", "schedule.buffer", int, "For --schedule async: replies for a step of the server."),
+    Flag("--seconds", "schedule.seconds", float, "Simulated seconds after which the run ends."),
     Flag(
         "--until",
         "schedule.target",
         str,
         "End when a metric has reached a value, such as accuracy=0.9.",
-        ROUNDS,
         "METRIC=VALUE",
         _until,
     ),
-    Flag("--fleet", "fleet.preset", str, "ideal, cross-silo, cross-device, or module:fleet.", FLEET, "NAME"),
-    Flag("--delay", "fleet.delay_up", str, "Seconds a reply takes, such as uniform:10:100.", FLEET, "DISTRIBUTION"),
-    Flag("--speed", "fleet.speed", str, "Gradients of single rows a second, as --delay.", FLEET, "DISTRIBUTION"),
-    Flag("--deadline", "fleet.deadline", float, "Simulated seconds after which a round ends.", FLEET),
-    Flag("--dropout", "fleet.dropout", float, "Chance that a client gives up in a round.", FLEET),
-    Flag("--loss-rate", "fleet.loss", float, "Chance that a reply is lost on its way.", FLEET),
-    Flag(
-        "--quantise",
-        "channel",
-        int,
-        "Send replies with so many bits a number.",
-        FLEET,
-        "BITS",
-        lambda bits: {"channel": [{"name": "quantise", "bits": bits}]},
-    ),
-    Flag("--stream-start", "stream.start", str, "Share of its rows that a client starts with.", STREAM, "SHARE"),
-    Flag("--stream-rate", "stream.rate", str, "Rows a second that come to a client.", STREAM, "NUMBER"),
-    Flag("--stream-growth", "stream.growth", str, "Share of its rows that comes in a second.", STREAM, "SHARE"),
-    Flag("--stream-duration", "stream.duration", str, "Seconds until all of its rows are there.", STREAM, "SECONDS"),
-    Flag("--stream-timestamps", "stream.timestamps", bool, "Rows come by their own times.", STREAM),
-    Flag("--eval-every", "evaluation.every", int, "Evaluate every so many rounds; 0: only after the last.", EVALUATION),
-    Flag(
-        "--metric",
-        "evaluation.metrics",
-        list[str],
-        "A metric, or module:metric; may be given again.",
-        EVALUATION,
-        "NAME",
-    ),
-    Flag("--executor", "execution.executor", str, "auto, serial, processes, ray, or module:Class.", EXECUTION),
-    Flag("--workers", "execution.workers", int, "Worker processes.", EXECUTION),
-    Flag("--ray-address", "execution.ray_address", str, "A cluster: auto, HOST:PORT or local.", EXECUTION, "ADDRESS"),
-    Flag("--stack", "execution.stack", int, "Clients computed together.", EXECUTION),
-    Flag("--checkpoint-every", "execution.checkpoint_every", int, "Rounds between checkpoints.", EXECUTION),
-    Flag("--on-error", "execution.on_error", str, "A client that fails: stop, or drop its reply.", EXECUTION),
+    Flag("--fleet", "fleet.preset", str, "ideal, cross-silo, cross-device, or module:fleet.", "NAME"),
+    Flag("--delay", "fleet.delay_up", str, "Seconds a reply takes, such as uniform:10:100.", "DISTRIBUTION"),
+    Flag("--speed", "fleet.speed", str, "Gradients of single rows a second, as --delay.", "DISTRIBUTION"),
+    Flag("--deadline", "fleet.deadline", float, "Simulated seconds after which a round ends."),
+    Flag("--dropout", "fleet.dropout", float, "Chance that a client gives up in a round."),
+    Flag("--loss-rate", "fleet.loss", float, "Chance that a reply is lost on its way."),
+    Flag("--quantise", "channel", int, "Send replies with so many bits a number.", "BITS", _quantised),
+    Flag("--stream-start", "stream.start", str, "Share of its rows that a client starts with.", "SHARE"),
+    Flag("--stream-rate", "stream.rate", str, "Rows a second that come to a client.", "NUMBER"),
+    Flag("--stream-growth", "stream.growth", str, "Share of its rows that comes in a second.", "SHARE"),
+    Flag("--stream-duration", "stream.duration", str, "Seconds until all of its rows are there.", "SECONDS"),
+    Flag("--stream-timestamps", "stream.timestamps", bool, "Rows come by their own times."),
+    Flag("--eval-every", "evaluation.every", int, "Evaluate every so many rounds; 0: only after the last."),
+    Flag("--metric", "evaluation.metrics", list[str], "A metric, or module:metric; may be given again.", "NAME"),
+    Flag("--executor", "execution.executor", str, "auto, serial, processes, ray, or module:Class."),
+    Flag("--workers", "execution.workers", int, "Worker processes."),
+    Flag("--ray-address", "execution.ray_address", str, "A cluster: auto, HOST:PORT or local.", "ADDRESS"),
+    Flag("--stack", "execution.stack", int, "Clients computed together."),
+    Flag("--checkpoint-every", "execution.checkpoint_every", int, "Rounds between checkpoints."),
+    Flag("--on-error", "execution.on_error", str, "A client that fails: stop, or drop its reply."),
 )
 
 

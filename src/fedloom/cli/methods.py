@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import json
 import sys
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
-from fedloom.cli.display import make_console, say
+from fedloom.cli.display import make_console, make_table, say, say_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,8 +30,7 @@ def methods(
     from fedloom.methods import REGISTER, lookup
 
     if as_json:
-        told = [card(entry) for entry in REGISTER.values()] if name is None else card(lookup(name))
-        typer.echo(json.dumps(told, indent=1, ensure_ascii=False))
+        say_json([card(entry) for entry in REGISTER.values()] if name is None else card(lookup(name)))
     elif name is None:
         _list(list(REGISTER.values()))
     else:
@@ -88,7 +87,7 @@ def check(
     outcomes = check_methods(chosen, only or None, None if as_json else partial(_verdict, console))
     failed = sum(not outcome.passed for outcome in outcomes)
     if as_json:
-        typer.echo(json.dumps(plain([vars(outcome) for outcome in outcomes], "check"), indent=1, ensure_ascii=False))
+        say_json(plain([vars(outcome) for outcome in outcomes], "check"))
     else:
         say(console, f"{len(outcomes)} checks, {f'{failed} failed' if failed else 'all passed'}")
     if failed:
@@ -110,8 +109,7 @@ def _hunt(names: list[str], only: list[str] | None, console: Console, as_json: b
                 _fate(console, outcome)
     survivors = sum(not outcome.passed for outcome in outcomes)
     if as_json:
-        rows = [asdict(outcome) | {"passed": outcome.passed} for outcome in outcomes]
-        typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+        say_json([asdict(outcome) | {"passed": outcome.passed} for outcome in outcomes])
     else:
         excused = sum(outcome.excuse is not None for outcome in outcomes)
         say(console, f"{len(outcomes)} mutants, {excused} excused, {survivors} that should not have survived")
@@ -121,43 +119,29 @@ def _hunt(names: list[str], only: list[str] | None, console: Console, as_json: b
 
 def _fate(console: Console, outcome: MutantOutcome) -> None:
     """One line for each mutant."""
-    from rich.text import Text
-
     if outcome.killed_by is None:
         words = ("excused", "yellow") if outcome.passed else ("SURVIVED", "bold red")
         rest = outcome.detail
     else:
         words = ("killed", "green") if outcome.passed else ("KILLED THOUGH EXCUSED", "bold red")
         rest = f"by {outcome.killed_by}"
-    console.print(Text.assemble(words, f"  {outcome.method}  {outcome.mutant}: {rest}"), soft_wrap=True)
-    console.file.flush()
+    say(console, Text.assemble(words, f"  {outcome.method}  {outcome.mutant}: {rest}"))
 
 
 def _verdict(console: Console, outcome: Outcome) -> None:
     """One line as soon as a check is done."""
-    from rich.text import Text
-
     verdict = ("passed", "green") if outcome.passed else ("FAILED", "bold red")
-    line = Text.assemble(verdict, f"  {outcome.method}  {outcome.check}: {outcome.detail}")
-    console.print(line, soft_wrap=True)
-    console.file.flush()
+    say(console, Text.assemble(verdict, f"  {outcome.method}  {outcome.check}: {outcome.detail}"))
 
 
 def _list(entries: list[Entry]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("Method", "Family", "Paper", "What it does"):
-        table.add_column(title, no_wrap=title == "Method")
+    table = make_table("Method", "Family", "Paper", "What it does")
     for entry in entries:
         table.add_row(entry.name, entry.family, entry.paper, entry.summary)
     make_console().print(table)
 
 
 def _tell(entry: Entry) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     console, told = make_console(), card(entry)
     say(console, f"{told['name']}: {told['summary']} ({told['family']}; {told['paper']})", "bold")
     console.print()
@@ -165,9 +149,7 @@ def _tell(entry: Entry) -> None:
     console.print()
     console.print(Text(told["reference"], style="dim"))
     console.print()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("Hyper-parameter", "Type", "Default", "Meaning"):
-        table.add_column(title, no_wrap=title == "Hyper-parameter")
+    table = make_table("Hyper-parameter", "Type", "Default", "Meaning")
     for p in told["parameters"]:
         default = "none" if p["default"] is None else str(p["default"])
         table.add_row(p["name"], p["type"], default, Text(p["meaning"]))

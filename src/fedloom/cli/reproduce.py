@@ -70,7 +70,6 @@ def _perform(work: Reproduction, console: Console, quiet: bool) -> list[str]:
     def tell(line: str) -> None:
         if not quiet:
             say(console, line)
-            console.file.flush()
 
     try:
         return work.perform(watch, tell)

@@ -44,8 +44,7 @@ def run(
     from fedloom.experiment import load_experiment
 
     experiment = load_experiment(file, overrides(flags, sets))
-    parts = (experiment.method_name, experiment.data_plan.name, str(experiment.top.seed))
-    perform(experiment, out or fresh("-".join(parts)), force=force, quiet=quiet, report=report)
+    perform(experiment, out or fresh(experiment.folder_name), force=force, quiet=quiet, report=report)
 
 
 @with_flags((EXECUTION,), without=("--stack", "--on-error"))
@@ -63,22 +62,14 @@ def resume(
     perform(load_experiment(folder / CONFIG, overrides(flags)), folder, resume=True, quiet=quiet, report=report)
 
 
-def perform(
-    experiment: Experiment | TaskSequence,
-    folder: Path,
-    *,
-    force: bool = False,
-    resume: bool = False,
-    quiet: bool = False,
-    report: bool = True,
-) -> None:
-    """Run an experiment into a folder, and say what came of it."""
+def perform(experiment: Experiment | TaskSequence, folder: Path, *, quiet: bool, report: bool, **how: Any) -> None:
+    """Run an experiment into a folder, from the beginning or not, and say what came of it."""
     console = make_console()
     experiment.check()
     if not quiet:
         say(console, f"{headline(experiment)} → {folder}")
     with following(console, experiment.label, quiet) as follow, halting(folder):
-        done = experiment.run(folder, force=force, resume=resume, progress=follow)
+        done = experiment.run(folder, progress=follow, **how)
     for note in done.notes:
         say(console, f"note: {note}", "yellow")
     if report:
@@ -86,8 +77,8 @@ def perform(
 
         write_report(folder, folder / "report.html")
     if quiet:
-        name, value = primary(done.summary["spread"])
-        say(console, f"{experiment.label}: {name} {value:.6g} after round {done.summary['rounds']}, {folder}")
+        result = primary(done.summary["spread"], "{:.6g}".format)
+        say(console, f"{experiment.label}: {result} after round {done.summary['rounds']}, {folder}")
         return
     _tell(console, done)
     say(console, f"report: {folder / 'report.html'}" if report else f"run: {folder}")

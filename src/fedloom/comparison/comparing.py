@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ from fedloom.comparison.entries import entry_of, swept
 from fedloom.comparison.sources import FromProblem, FromSettings, Source
 from fedloom.engine.run import Progress, Run, load_run
 from fedloom.errors import ConfigError, RunError
-from fedloom.experiment import Override, Settings
+from fedloom.experiment import Settings
+from fedloom.experiment.faults import Faults
 from fedloom.federation.problem import Problem
 from fedloom.methods import Method
 from fedloom.storage.history import Row
@@ -89,13 +91,22 @@ def compare(
         compared = fedloom.compare(["fedavg", "local"], settings={"data.name": "digits", "rounds": 2}, seeds=2)
         print(compared.frame()["accuracy"])
     """
-    comparison = _comparison(methods, on, settings, seeds, sweep, how)
+    source, first = _source(on, settings, how)
+    chosen = list(range(first, first + seeds)) if isinstance(seeds, int) else list(seeds)
+    if not methods or not chosen:
+        raise ConfigError("a comparison needs at least one method and one seed")
+    entries = [entry_of(method) for method in ([methods] if isinstance(methods, str) else methods)]
+    comparison = Comparison(source, swept(entries, sweep or {}), chosen)
     comparison.check()
+
+    def watch(title: str, place: Path) -> AbstractContextManager[Progress]:
+        return nullcontext(partial(progress, title) if progress is not None else lambda row, rounds: None)
+
     with ExitStack() as exits:
         kept = out is not None
         folder = Path(out or exits.enter_context(tempfile.TemporaryDirectory(prefix="fedloom-")))
         comparison.claim(folder, [], force)
-        failed = comparison.perform(folder, force, _watching(progress), lambda title, done: None)
+        failed = comparison.perform(folder, force, watch, lambda title, done: None)
         if len(failed) == len(comparison):
             said = [f"{text}, seed {seed}: {error}" for (text, seed), error in failed.items()]
             raise RunError(f"all runs failed: {'; '.join(said)}")
@@ -109,45 +120,27 @@ def compare(
         return Compared(comparison.table, runs, failed, folder if kept else None, page)
 
 
-def _comparison(
-    methods: Sequence[str | Method],
-    on: Problem | str | Path | None,
-    settings: Mapping[str, Any] | None,
-    seeds: int | Sequence[int],
-    sweep: Mapping[str, Sequence[Any]] | None,
-    how: dict[str, Any],
-) -> Comparison:
-    source: Source
+def _source(
+    on: Problem | str | Path | None, settings: Mapping[str, Any] | None, how: dict[str, Any]
+) -> tuple[Source, int]:
+    """What is common to all runs, and their first seed."""
     if isinstance(on, Problem):
         if settings:
             raise ConfigError("settings are those of an experiment: on a Problem give the arguments of train instead")
-        source, first = FromProblem(on, how), 0
-    else:
-        if how:
-            raise ConfigError(
-                f"{', '.join(how)}: arguments of train go with a Problem; give settings={{…}} by their keys in a file"
-            )
-        given = [Override(key, value, "") for key, value in (settings or {}).items()]
-        base = Settings.read(None if on is None else Path(on), given)
-        source, first = FromSettings(base), first_seed(base)
-    chosen = list(range(first, first + seeds)) if isinstance(seeds, int) else list(seeds)
-    if not methods or not chosen:
-        raise ConfigError("a comparison needs at least one method and one seed")
-    entries = [entry_of(method) for method in ([methods] if isinstance(methods, str) else methods)]
-    return Comparison(source, swept(entries, sweep or {}), chosen)
+        return FromProblem(on, how), 0
+    if how:
+        raise ConfigError(
+            f"{', '.join(how)}: arguments of train go with a Problem; give settings={{…}} by their keys in a file"
+        )
+    base = Settings.read(on, settings or {})
+    return FromSettings(base), first_seed(base)
 
 
 def first_seed(base: Settings) -> int:
     """The seed that the settings have."""
     first = base.values.get("seed", 0)
     if not isinstance(first, int):
-        raise ConfigError(f"{base.place(('seed',))}: seed = {first!r} should be a whole number")
-    return first
-
-
-def _watching(progress: Follow | None) -> Callable[[str, Path], Any]:
-    @contextmanager
-    def watch(title: str, place: Path) -> Iterator[Progress]:
-        yield lambda row, rounds: progress(title, row, rounds) if progress is not None else None
-
-    return watch
+        faults = Faults(base)
+        faults.add(("seed",), "should be a whole number")
+        faults.stop()
+    return int(first)

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedloom.comparison.entries import Entry
-from fedloom.comparison.sources import Runnable, Source
+from fedloom.comparison.sources import Source
 from fedloom.engine.run import Interrupted, Progress, Run
 from fedloom.errors import ConfigError, FedloomError, RunError
 from fedloom.experiment import TaskSequence
 from fedloom.experiment.faults import each_fault, stop_at
+from fedloom.experiment.runnable import Runnable
 from fedloom.storage.files import guarded, slug, write_json
 from fedloom.storage.folder import RunFolder
 

@@ -6,65 +6,28 @@ import hashlib
 import inspect
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedloom.comparison.entries import Entry
-from fedloom.engine.run import Prepared, Progress, Run, prepare, train
+from fedloom.engine.run import Prepared, Run, prepare, train
 from fedloom.engine.setting import Setting
 from fedloom.errors import ConfigError
 from fedloom.experiment import Experiment, Form, Override, Settings, Shelf, TaskSequence, foreign, make_experiment
-from fedloom.experiment.essence import essence
-from fedloom.experiment.experiment import how_to_start
+from fedloom.experiment.runnable import Runnable
 from fedloom.experiment.sections import method_form
 from fedloom.federation.problem import Problem
 from fedloom.methods import Method, lookup
-from fedloom.storage import toml
-from fedloom.storage.folder import CONFIG
+from fedloom.storage.folder import CONFIG, theta_sha256
 from fedloom.storage.saved import shapes_of
 
 _ARGUMENTS = set(inspect.signature(train).parameters) - {
     *("problem", "method", "seed", "out", "force", "resume", "config", "label", "progress")
 }
 _TERMS = ("select", "fleet", "channel", "evaluations", "schedule", "stack", "on_error")
-
-
-class Runnable(Protocol):
-    """One run, or tasks in sequence: checked once, and begun or gone on with in a folder."""
-
-    def check(self) -> None:
-        """Refuse what cannot be."""
-
-    def start(self, place: Path, force: bool = False) -> dict[str, Any] | None:
-        """How ``run`` is to begin in a folder; None when it is done there."""
-
-    def run(
-        self,
-        out: str | Path | None = None,
-        *,
-        force: bool = False,
-        resume: bool = False,
-        progress: Progress | None = None,
-        label: str | None = None,
-    ) -> Run:
-        """Do it."""
-
-
-class Source(Protocol):
-    """What is common to all runs of a comparison."""
-
-    @property
-    def data(self) -> str:
-        """What the data are called."""
-
-    def make(self, entry: Entry, seed: int, entries: Sequence[Entry]) -> Runnable:
-        """The run of one of the entries with a seed."""
-
-    def arguments(self) -> dict[str, Any]:
-        """What the comparison is known again by, beside its entries and its seeds."""
 
 
 class FromSettings:
@@ -93,7 +56,7 @@ class FromSettings:
         return make_experiment(settings, self.shelf)
 
     def arguments(self) -> dict[str, Any]:
-        """All settings but the seed and where the work is done."""
+        """What the comparison is known again by: all settings but the seed and where the work is done."""
         return {key: value for key, value in self.base.values.items() if key not in ("seed", "execution")}
 
 
@@ -116,7 +79,7 @@ class FromProblem:
         return PythonRun(self, _method(entry), {**self.how, **further, "seed": seed}, entry.text)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of ``train`` as texts, and what is learnt."""
+        """What the comparison is known again by: the arguments of ``train`` as texts, and what is learnt."""
         return {"problem": self.known, **{key: repr(value) for key, value in self.how.items() if key != "executor"}}
 
     @cached_property
@@ -124,14 +87,19 @@ class FromProblem:
         """What the problem is known again by."""
         data, model = self.problem.data, self.problem.model
         digest = hashlib.sha256()
-        rows = [part for split in data.splits.values() for part in (split.offsets, split.rows) if part is not None]
-        for tensor in (data.x, data.y, *rows):
-            digest.update(tensor.contiguous().numpy().tobytes())
+        owned = [part for split in data.splits.values() for part in (split.offsets, split.rows)]
+        for tensor in (data.x, data.y, *owned, data.roles):
+            if tensor is not None:
+                digest.update(tensor.contiguous().numpy().tobytes())
         shapes = json.dumps(shapes_of(model))
         return {"data": digest.hexdigest(), "model": f"{shapes} {self.problem.loss.name} {self.problem.dtype}"}
 
 
-class PythonRun:
+Source = FromSettings | FromProblem
+"""What is common to all runs of a comparison."""
+
+
+class PythonRun(Runnable):
     """A run on a problem that Python made."""
 
     def __init__(self, source: FromProblem, method: Method, how: dict[str, Any], text: str) -> None:
@@ -151,30 +119,21 @@ class PythonRun:
         terms = {"terms": _terms(made.setting), "problem": self.source.known}
         return replace(made, config={**made.described(), **terms})
 
-    def start(self, place: Path, force: bool = False) -> dict[str, Any] | None:
-        """How ``run`` is to begin in a folder; None when it is done there."""
-        return how_to_start(place, force, self._same)
+    def resolved(self) -> dict[str, Any]:
+        """What its folder says of it."""
+        return self.prepared.described()
 
-    def _same(self, place: Path) -> bool:
-        there = tomllib.loads((place / CONFIG).read_text(encoding="utf-8"))
-        return essence(there) == essence(tomllib.loads(toml.dumps(self.prepared.described())))
+    def _settings_in(self, place: Path) -> Iterator[dict[str, Any]]:
+        yield tomllib.loads((place / CONFIG).read_text(encoding="utf-8"))
 
-    def run(
-        self,
-        out: str | Path | None = None,
-        *,
-        force: bool = False,
-        resume: bool = False,
-        progress: Progress | None = None,
-        label: str | None = None,
-    ) -> Run:
-        """Do it."""
-        return replace(self.prepared, label=label).run(out, force=force, resume=resume, progress=progress)
+    def _perform(self, label: str | None, done: Iterable[Path], **how: Any) -> Run:
+        return replace(self.prepared, label=label).run(**how)
 
 
 def _terms(setting: Setting) -> dict[str, str]:
-    """What a run combines beside problem and method, as texts."""
-    return {key: repr(getattr(setting, key)) for key in _TERMS}
+    """What a run combines beside problem and method, as texts; a model that it starts from by its fingerprint."""
+    start = {} if setting.theta0 is None else {"theta0": theta_sha256(setting.theta0)}
+    return {key: repr(getattr(setting, key)) for key in _TERMS} | start
 
 
 def _method(entry: Entry) -> Method:

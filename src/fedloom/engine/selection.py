@@ -37,6 +37,7 @@ SELECTIONS: Register[type[Selection]] = Register(
     right=settings_of(Selection),
     must_be="a dataclass derived from fedloom.engine.selection.Selection",
     group="fedloom.selections",
+    order=lambda rule: not counts(rule),
 )
 
 

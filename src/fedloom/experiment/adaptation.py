@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from fedloom.engine.adaptation import Adapted, Adaptee, adapt_client
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.run import Run
 from fedloom.errors import ConfigError, DataError, RunError
-from fedloom.experiment.data import DIVISION, read_data
+from fedloom.experiment.data import read_data
 from fedloom.experiment.experiment import Experiment
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.settings import Override, Settings
@@ -43,8 +41,38 @@ class Trained:
     state: State
     round: int
     seed: int
-    saved: SavedModel | None
-    experiment: Experiment | None
+    saved: SavedModel | None = None
+    experiment: Experiment | None = None
+
+    def adapt(
+        self,
+        client: int | str | None,
+        data: FederatedData | Table | None,
+        *,
+        steps: int | None = None,
+        lr: float | None = None,
+        support: int | None = None,
+        out: str | Path | None = None,
+    ) -> Adapted:
+        """The model, fitted to one of the run's clients, or to one of other data: the arguments of ``adapt``."""
+        chosen = _own_client(self, client) if data is None else _new_client(self, data, client)
+        evaluation = _how(self, chosen)
+        evaluation = evaluation if steps is None else replace(evaluation, adapt_steps=steps)
+        evaluation = evaluation if lr is None else replace(evaluation, adapt_lr=lr)
+        chosen = chosen.keeping(evaluation.fitted, support, Draw(self.seed))
+        with MemoryStore() if self.saved is None else self.saved.memory() as store:
+            done = adapt_client(
+                self.problem,
+                self.method,
+                chosen,
+                self.state,
+                store,
+                round=self.round,
+                seed=self.seed,
+                evaluation=evaluation,
+                about=self.about,
+            )
+        return done if out is None else done.save(out)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -53,6 +81,39 @@ class Trained:
             return {}
         run = {"run": str(self.saved.folder.resolve()), "run_finished": self.saved.finished}
         return run | {"run_theta_sha256": self.saved.sha256}
+
+    def read(self, changes: list[Override]) -> FederatedData | None:
+        """The data that these settings name ("data.path"), read as the run's own were; None without any settings."""
+        if not changes:
+            return None
+        experiment = self.experiment
+        assert experiment is not None
+        plan, known = experiment.data_plan, self.problem.data
+        if not any(change.key in ("data.path", "data.name") for change in changes):
+            raise ConfigError("say where the new client's data are: --data FILE (or the name of a data set)")
+        own = experiment.settings.get(("data",)) or {}
+        columns = {} if plan.path is None else {key: value for key, value in plan.options.items() if value is not None}
+        values = columns | {key: own[key] for key in _KEPT if key in own}
+        settings = Settings({"data": values}, dict(experiment.settings.places), experiment.settings.file)
+        for change in changes:
+            settings.set(change)
+        given = settings.values["data"]
+        if "path" in given:
+            given.setdefault("task", known.task)
+            if known.classes and known.task != "multilabel":
+                given.setdefault("class_names", list(known.classes))
+        faults = Faults(settings)
+        new = read_data(faults)
+        faults.stop()
+        assert new is not None
+        if new.path is not None and plan.path is not None:
+            new = replace(new, options={**new.options, "like": plan.path})
+        table, division = new.load(self.seed), new.division
+        if division.clients is None and table.groups is None:
+            division = replace(division, clients=1)
+        if "test" not in given:
+            division = replace(division, test=0.0)
+        return replace(new, division=division).federate(table, self.seed, like=known)
 
 
 def adapt(
@@ -85,85 +146,30 @@ def adapt(
         adapted = fedloom.adapt(run, client=3, problem=problem, method=method, steps=1, lr=0.05)
         print(adapted.before["accuracy"], adapted.after["accuracy"])
     """
-    trained = _trained(run, problem, method)
-    chosen = _own_client(trained, client) if data is None else _new_client(trained, data, client)
-    return _adapted(trained, chosen, steps, lr, support, out)
+    return open_run(run, problem, method).adapt(client, data, steps=steps, lr=lr, support=support, out=out)
 
 
-def adapt_to_settings(
-    run: str | Path,
-    client: str | None,
-    changes: list[Override],
-    *,
-    steps: int | None = None,
-    lr: float | None = None,
-    support: int | None = None,
-    out: str | Path | None = None,
-) -> Adapted:
-    """The same, the new client's data being given as settings ("data.path"); without any, it is one of the run's."""
-    trained = _trained(run, None, None)
-    chosen = _own_client(trained, client) if not changes else _new_client(trained, _read(trained, changes), client)
-    return _adapted(trained, chosen, steps, lr, support, out)
-
-
-def _adapted(
-    trained: Trained, client: Adaptee, steps: int | None, lr: float | None, support: int | None, out: str | Path | None
-) -> Adapted:
-    evaluation = _how(trained, client)
-    evaluation = evaluation if steps is None else replace(evaluation, adapt_steps=steps)
-    evaluation = evaluation if lr is None else replace(evaluation, adapt_lr=lr)
-    client = client.keeping(evaluation.fitted, support, Draw(trained.seed))
-    with ExitStack() as exits:
-        store = exits.enter_context(MemoryStore() if trained.saved is None else trained.saved.memory())
-        done = adapt_client(
-            trained.problem,
-            trained.method,
-            client,
-            trained.state,
-            store,
-            round=trained.round,
-            seed=trained.seed,
-            evaluation=evaluation,
-            about=trained.about,
-        )
-    return done if out is None else done.save(out)
-
-
-def _trained(run: str | Path | Run, problem: Problem | None, method: Method | None) -> Trained:
+def open_run(run: str | Path | Run, problem: Problem | None = None, method: Method | None = None) -> Trained:
     """What the run's folder tells, or what the caller gives beside it."""
     folder = run.folder if isinstance(run, Run) else Path(run)
-    saved = saved_model(folder) if folder is not None else None
-    seed = int(run.summary["seed"]) if isinstance(run, Run) else 0
-    if problem is not None and method is not None:
-        if saved is None:
-            assert isinstance(run, Run)
-            return Trained(problem, method, run.state, int(run.summary["rounds"]), seed, None, None)
-        saved.refuse_other(problem.model)
-        return Trained(problem, method, saved.state, saved.round, seed, saved, None)
-    if saved is None:
-        raise RunError("this run has no folder: give adapt its problem and its method too")
-    experiment = _rebuilt(saved.folder)
-    found = Trained(
-        problem or experiment.problem(),
-        method or experiment.method,
-        saved.state,
-        saved.round,
-        experiment.top.seed,
-        saved,
-        experiment,
-    )
-    saved.refuse_other(found.problem.model)
-    return found
-
-
-def _rebuilt(folder: Path) -> Experiment:
-    """The experiment of a run's folder; a run that Python made cannot be rebuilt from it."""
-    if tomllib.loads(RunFolder.open(folder, write=False).read_text(CONFIG)).get("made_by") == "python":
-        raise RunError(
-            f"{folder} was made from Python: its model and its data are not in the folder, so it cannot be rebuilt; "
-            "call fedloom.adapt(run, client, problem=…, method=…) there"
-        )
-    return Experiment.load(folder / CONFIG)
+    if folder is None:
+        if problem is None or method is None:
+            raise RunError("this run has no folder: give adapt its problem and its method too")
+        assert isinstance(run, Run)
+        return Trained(problem, method, run.state, int(run.summary["rounds"]), int(run.summary["seed"]))
+    saved = saved_model(folder)
+    config = tomllib.loads(RunFolder.open(saved.folder, write=False).read_text(CONFIG))
+    experiment = None
+    if problem is None or method is None:
+        if config.get("made_by") == "python":
+            raise RunError(
+                f"{saved.folder} was made from Python: its model and its data are not in the folder, so it cannot be "
+                "rebuilt; call fedloom.adapt(run, client, problem=…, method=…) there"
+            )
+        experiment = Experiment.load(saved.folder / CONFIG)
+        problem, method = problem or experiment.problem(), method or experiment.method
+    saved.refuse_other(problem.model)
+    return Trained(problem, method, saved.state, saved.round, config.get("seed", 0), saved, experiment)
 
 
 def _own_client(trained: Trained, client: int | str | None) -> Adaptee:
@@ -226,41 +232,3 @@ def _how(trained: Trained, client: Adaptee) -> Evaluation:
         if evaluation.model == "adapted" and evaluation.on in wanted and named <= set(client.rows):
             return evaluation
     return replace(usual, metrics=evaluations[0].metrics) if evaluations else usual
-
-
-def _read(trained: Trained, changes: list[Override]) -> FederatedData:
-    """The data that the settings name, read as the run's own were."""
-    experiment = trained.experiment
-    assert experiment is not None
-    plan, known = experiment.data_plan, trained.problem.data
-    elsewhere = any(change.key in ("data.path", "data.name") for change in changes)
-    values = _schema(plan.options, experiment.settings.get(("data",)) or {}, keep=plan.path is not None)
-    settings = Settings({"data": values}, dict(experiment.settings.places), experiment.settings.file)
-    for change in changes:
-        settings.set(change)
-    given = settings.values["data"]
-    if not elsewhere:
-        raise ConfigError("say where the new client's data are: --data FILE (or the name of a data set)")
-    if "path" in given:
-        given.setdefault("task", known.task)
-        if known.classes and known.task != "multilabel":
-            given.setdefault("class_names", list(known.classes))
-    faults = Faults(settings)
-    new = read_data(given, faults)
-    faults.stop()
-    assert new is not None
-    like = {"like": plan.path} if new.path is not None and plan.path is not None else {}
-    new = replace(new, options={**new.options, **like})
-    table = new.load(trained.seed)
-    division = new.division
-    if division.clients is None and table.groups is None:
-        division = replace(division, clients=1)
-    if "test" not in given:
-        division = replace(division, test=0.0)
-    return replace(new, division=division).federate(table, trained.seed, like=known)
-
-
-def _schema(options: Mapping[str, Any], data: Mapping[str, Any], keep: bool) -> dict[str, Any]:
-    """The settings of the run's data that hold for a new client's: how rows are read, and how they are halved."""
-    columns = {key: value for key, value in options.items() if value is not None} if keep else {}
-    return columns | {key: data[key] for key in _KEPT if key in data and key in DIVISION.fields}

@@ -11,12 +11,10 @@ from annotated_types import Interval
 
 from fedloom.data import SOURCES, STEPS, Table, default_partition, federate, load, load_file
 from fedloom.data.table import class_number
-from fedloom.errors import ConfigError
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import Form, spoken
 from fedloom.federation.data import FederatedData
 from fedloom.methods import REGISTER
-from fedloom.register import Register
 from fedloom.types import Count, Fraction
 
 Share = Annotated[float, Interval(ge=0, lt=1)]
@@ -72,21 +70,8 @@ class DataPlan:
 
     def federate(self, table: Table, seed: int, like: FederatedData | None = None) -> FederatedData:
         """Each client's rows, split, and scaled by those for training; or scaled ``like`` other data were."""
-        d = self.division
-        return federate(
-            table,
-            clients=d.clients,
-            partition=d.partition,
-            seed=self._seed(seed),
-            test=d.test,
-            support=d.support,
-            target=d.target,
-            source_classes=d.source_classes,
-            target_classes=d.target_classes,
-            chronological=d.chronological,
-            like=like,
-            **self.steps,
-        )
+        division = vars(self.division) | {"seed": self._seed(seed)}
+        return federate(table, **division, like=like, **self.steps)
 
     def check(self, table: Table, faults: Faults) -> None:
         """What the rows do not allow, said of the key that asks for it; the partition itself checks the rest."""
@@ -121,7 +106,7 @@ class DataPlan:
         values = vars(self.division) | {"clients": data.clients, "partition": partition, "chronological": order}
         return (
             source
-            | spoken(self.options, _loader_form(self))
+            | spoken(self.options, _loader_form(self.name, self.path))
             | spoken(values, DIVISION)
             | spoken(self.steps, _steps_form(steps))
         )
@@ -136,18 +121,19 @@ class DataPlan:
 DIVISION = Form.of(Division, "the data")
 
 
-def read_data(values: dict[str, Any], faults: Faults) -> DataPlan | None:
-    """The plan that a [data] section makes; None when something is wrong with it."""
-    values = dict(values)
-    name, path = values.pop("name", None), values.pop("path", None)
-    if not _is_text(("name", name), faults) or not _is_text(("path", path), faults):
-        return None
-    if path is None and faults.find(SOURCES, name or "digits", ("data", "name")) is None:
+def read_data(faults: Faults) -> DataPlan | None:
+    """The plan that the [data] section makes; None when something is wrong with it."""
+    values = faults.table(("data",))
+    no_texts = [key for key in ("name", "path") if not isinstance(values.get(key), str | None)]
+    for key in no_texts:
+        faults.add(("data", key), "should be a text")
+    name, path = values.get("name"), values.get("path")
+    if no_texts or (path is None and faults.find(SOURCES, name or "digits", ("data", "name")) is None):
         return None
     unknown = [step for step in _named_steps(values) if faults.find(STEPS, step, ("data", "partition")) is None]
-    loader, stepped = _parts(name, path, values)
+    loader, stepped = _loader_form(name or "digits", path), _steps_form(_named_steps(values))
     form = DIVISION.joined(stepped).joined(loader)
-    read, wrong = form.read(values)
+    read, wrong = form.read({key: value for key, value in values.items() if key not in ("name", "path")})
     for key, what in wrong.items():
         home = "" if key in form.fields else _home(key, faults.settings.get(("method", "name")))
         faults.add(("data", key), home or what)
@@ -164,36 +150,13 @@ def read_data(values: dict[str, Any], faults: Faults) -> DataPlan | None:
 
 def data_form(values: Mapping[str, Any]) -> Form:
     """The keys of a [data] section with this source and this partition."""
-    loader, stepped = _parts(values.get("name"), values.get("path"), values)
-    return DIVISION.joined(stepped).joined(loader)
-
-
-def _parts(name: str | None, path: str | None, values: Mapping[str, Any]) -> tuple[Form, Form]:
-    """The keys of the source, and those of the steps of the partition."""
-    steps = _steps_form([step for step in _named_steps(values) if _there(STEPS, step)])
-    if path is not None:
-        return _file_form(), steps
-    return _source_form(name or "digits") if _there(SOURCES, name or "digits") else Form("", {}), steps
-
-
-def _there(register: Register[Any], name: Any) -> bool:
-    """Whether something has this name, or can be had by this path."""
-    try:
-        return isinstance(name, str) and register.find(name) is not None
-    except ConfigError:
-        return False
+    loader = _loader_form(values.get("name") or "digits", values.get("path"))
+    return DIVISION.joined(_steps_form(_named_steps(values))).joined(loader)
 
 
 def _named_steps(values: Mapping[str, Any]) -> list[Any]:
     partition = values.get("partition") or []
     return [partition] if isinstance(partition, str) else partition if isinstance(partition, list) else []
-
-
-def _is_text(pair: tuple[str, Any], faults: Faults) -> bool:
-    if pair[1] is not None and not isinstance(pair[1], str):
-        faults.add(("data", pair[0]), "should be a text")
-        return False
-    return True
 
 
 def _home(key: str, method: Any) -> str:
@@ -206,20 +169,16 @@ def _home(key: str, method: Any) -> str:
     return f"is an option of partition = {' or '.join(map(repr, homes))}, which is not chosen{also}"
 
 
-def _source_form(name: str) -> Form:
-    return Form.of(SOURCES.find(name).load, f"the data {name!r}")
+def _loader_form(name: str, path: object) -> Form:
+    """The keys of a file, or of a source by name; none of one that does not exist."""
+    if path is not None:
+        return Form.of(load_file, "data from a file", skip=("path", "name", "like"))
+    return Form.of(SOURCES.find(name).load, f"the data {name!r}") if SOURCES.knows(name) else Form("", {})
 
 
-def _file_form() -> Form:
-    return Form.of(load_file, "data from a file", skip=("path", "name", "like"))
-
-
-def _loader_form(plan: DataPlan) -> Form:
-    return _source_form(plan.name) if plan.path is None else _file_form()
-
-
-def _steps_form(steps: Sequence[str]) -> Form:
+def _steps_form(steps: Sequence[Any]) -> Form:
+    """The keys of all steps that exist."""
     form = Form("the partition", {})
-    for step in steps:
+    for step in filter(STEPS.knows, steps):
         form = form.joined(Form.of(STEPS.find(step), step))
     return form

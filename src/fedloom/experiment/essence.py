@@ -8,21 +8,12 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
-from fedloom.channel import TRANSFORMS
-from fedloom.engine.evaluation import Evaluation
-from fedloom.engine.fleet import FLEETS, Fleet
-from fedloom.engine.schedule import Schedule
-from fedloom.experiment.data import data_form
-from fedloom.experiment.forms import Field, Form
-from fedloom.experiment.sections import Execution, Prior, SelectionPlan, Top, method_form, network_form
+from fedloom.experiment.forms import Form
+from fedloom.experiment.sections import SECTIONS, Top
 from fedloom.experiment.settings import Settings
-from fedloom.federation.networks import NETWORKS
-from fedloom.federation.streams import Stream
-from fedloom.methods import REGISTER
 
 RENAMED = {("method", "most"): "max_iterations"}
 """Settings that have another name now."""
@@ -55,8 +46,8 @@ def first_name(key: str, method: str) -> str:
 def essence(values: Mapping[str, Any]) -> dict[str, Any]:
     """Settings without those that are as usual anyway, and without where the work is done; tasks and all."""
     settings = with_new_names(Settings(dict(values)), quiet=True).values
-    found = _unusual({key: value for key, value in settings.items() if key not in _SECTIONS}, Form.of(Top, ""))
-    for key, form_of in _SECTIONS.items():
+    found = _unusual({key: value for key, value in settings.items() if key not in SECTIONS}, Form.of(Top, ""))
+    for key, form_of in SECTIONS.items():
         section = settings.get(key)
         if isinstance(section, list):
             found[key] = [_unusual(one, form_of(one)) if isinstance(one, dict) else one for one in section]
@@ -73,7 +64,7 @@ def essence(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _moved(section: str, table: Mapping[str, Any], old: str, new: str) -> bool:
     """Whether this section, which may be that of a user's own method, has the new name and not the old one."""
-    fields = _SECTIONS[section](table).fields
+    fields = SECTIONS[section](table).fields
     return new in fields and old not in fields
 
 
@@ -86,42 +77,3 @@ def _unusual(values: dict[str, Any], form: Form) -> dict[str, Any]:
     changed = {key: read[key] for key in own if read[key] != form.fields[key].default}
     plain: dict[str, Any] = json.loads(json.dumps(changed, default=str))
     return {key: value for key, value in values.items() if key not in own} | plain
-
-
-def _method(table: Mapping[str, Any]) -> Form:
-    name = table.get("name", "fedavg")
-    return method_form(name) if name in REGISTER or ":" in str(name) else Form("", {})
-
-
-def _model(table: Mapping[str, Any]) -> Form:
-    return network_form(table["name"]) if table.get("name") in NETWORKS else Form("", {})
-
-
-def _channel(table: Mapping[str, Any]) -> Form:
-    return Form.of(TRANSFORMS[table["name"]], "") if table.get("name") in TRANSFORMS else Form("", {})
-
-
-def _fleet(table: Mapping[str, Any]) -> Form:
-    """The form of a fleet whose defaults are those of the preset."""
-    usual = vars(FLEETS.get(table.get("preset", "ideal"), Fleet()))
-    fields = {key: replace(field, default=usual[key]) for key, field in Form.of(Fleet, "").fields.items()}
-    return Form("", fields | {"preset": Field("preset", str, "ideal")})
-
-
-def _always(taker: Any, *skip: str) -> Callable[[Mapping[str, Any]], Form]:
-    return lambda table: Form.of(taker, "", skip=skip)
-
-
-_SECTIONS: dict[str, Callable[[Mapping[str, Any]], Form]] = {
-    "data": data_form,
-    "model": _model,
-    "prior": _always(Prior),
-    "method": _method,
-    "selection": _always(SelectionPlan, "options"),
-    "schedule": _always(Schedule),
-    "fleet": _fleet,
-    "stream": _always(Stream),
-    "channel": _channel,
-    "evaluation": _always(Evaluation, "reference"),
-    "execution": _always(Execution, "options"),
-}

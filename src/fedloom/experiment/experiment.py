@@ -2,65 +2,37 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 
 from fedloom.data import Table
 from fedloom.engine.continual import fresh_model
 from fedloom.engine.evaluation import Evaluation
-from fedloom.engine.run import Prepared, Progress, Run
+from fedloom.engine.run import Prepared, Run
 from fedloom.engine.schedule import Schedule
 from fedloom.engine.setting import Setting
-from fedloom.errors import FedloomError, RunError
+from fedloom.errors import FedloomError
+from fedloom.experiment import sections
 from fedloom.experiment.data import read_data
-from fedloom.experiment.essence import essence, with_new_names
-from fedloom.experiment.faults import Faults, about
+from fedloom.experiment.essence import with_new_names
+from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import Form, spoken
-from fedloom.experiment.sections import (
-    SECTIONS,
-    ModelPlan,
-    Top,
-    read_channel,
-    read_evaluations,
-    read_execution,
-    read_fleet,
-    read_method,
-    read_model,
-    read_prior,
-    read_schedule,
-    read_selection,
-    read_stream,
-    read_top,
-    resolved_evaluation,
-    written_method,
-)
-from fedloom.experiment.settings import Override, Settings
+from fedloom.experiment.runnable import Runnable
+from fedloom.experiment.settings import Overrides, Settings
 from fedloom.federation.data import SOURCE, FederatedData
 from fedloom.federation.losses import loss_for
 from fedloom.federation.metrics import metrics_for
 from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem
-from fedloom.storage import toml
-from fedloom.storage.folder import CONFIG, SUMMARY
+from fedloom.storage.folder import CONFIG
 from fedloom.storage.saved import SavedModel, saved_model
 
 T = TypeVar("T")
-
-
-class Resolvable(Protocol):
-    """What settings make: one run, or several in sequence."""
-
-    shelf: Shelf
-
-    def __init__(self, settings: Settings, shelf: Shelf | None = None) -> None: ...
-
-    def resolved(self) -> dict[str, Any]:
-        """Every setting, with nothing left open."""
 
 
 class Shelf:
@@ -84,7 +56,7 @@ class Shelf:
         return other
 
 
-class Experiment:
+class Experiment(Runnable):
     """Settings that were found to be possible, and the run that they make.
 
     What each section says is checked when an experiment is made, and that all of them go together by ``check`` (or at
@@ -97,37 +69,32 @@ class Experiment:
         self.settings, self.shelf, self.follows = settings, shelf or Shelf(), follows
         self._checked = False
         faults = Faults(settings)
-        values = {
-            key: _section(settings.values, key, faults) for key in SECTIONS if key not in ("channel", "evaluation")
-        }
-        top = read_top(settings.values, faults)
-        plan = read_data(values["data"], faults)
-        model = read_model(values["model"], faults)
-        self.prior_plan = read_prior(values["prior"], faults)
-        self.method_name, method = read_method(values["method"], faults)
-        selection = read_selection(values["selection"], plan.division.clients if plan else None, faults)
-        schedule = read_schedule(values["schedule"], faults)
-        fleet = read_fleet(values["fleet"], faults)
-        self.stream = read_stream(values["stream"], faults)
-        channel = read_channel(settings.values.get("channel", []), faults)
-        targets = plan is None or plan.division.target > 0
-        self.evaluations = read_evaluations(settings.values.get("evaluation"), targets, faults)
-        execution = read_execution(values["execution"], faults)
+        top = sections.read_top(faults)
+        plan = read_data(faults)
+        model = sections.read_model(faults)
+        self.prior_plan = sections.read_plain(sections.Prior, "prior", faults, needed=False)
+        self.method_name, method = sections.read_method(faults)
+        selection = sections.read_selection(plan.division.clients if plan else None, faults)
+        schedule = sections.read_plain(Schedule, "schedule", faults)
+        fleet = sections.read_fleet(faults)
+        self.stream = sections.read_stream(faults)
+        channel = sections.read_channel(faults)
+        self.evaluations = sections.read_evaluations(plan is None or plan.division.target > 0, faults)
+        execution = sections.read_execution(faults)
         faults.stop()
         self.data_plan, self.model_plan = _sure(plan), _sure(model)
         self.method, self.selection, self.execution = _sure(method), _sure(selection), _sure(execution)
         self.schedule_plan = _sure(schedule)
         self.top = _sure(top).settled(self.method)
+        self.label = self.top.name or self.method_name
+        """What the run is called in reports."""
+        self.folder_name = f"{self.method_name}-{self.data_plan.name}-{self.top.seed}"
+        """What its folder is called, unless that is said."""
         self.fleet, self._fleet_written = _sure(fleet)
-        self.channel, self._channel_written = _sure(channel)
+        self.channel = _sure(channel)
 
     @classmethod
-    def load(
-        cls,
-        path: str | Path | None = None,
-        overrides: Iterable[Override] | Mapping[str, Any] = (),
-        shelf: Shelf | None = None,
-    ) -> Self:
+    def load(cls, path: str | Path | None = None, overrides: Overrides = (), shelf: Shelf | None = None) -> Self:
         """The experiment of a file, with some settings changed.
 
         * ``path``: the file; none: all settings are the defaults.
@@ -139,15 +106,13 @@ class Experiment:
             experiment = Experiment.load("experiment.toml", {"method.lr": 0.05})
             experiment.run("runs/mine").summary["metrics"]
         """
-        if isinstance(overrides, Mapping):
-            overrides = [Override(key, value, "") for key, value in overrides.items()]
-        return cls(Settings.read(None if path is None else Path(path), overrides), shelf)
+        return cls(Settings.read(path, overrides), shelf)
 
     def table(self) -> Table:
         """All rows, before anybody owns them."""
         plan, seed = self.data_plan, self.top.seed
         key = (plan.name, plan.path, plan.arguments(seed))
-        with about(self.settings, ("data", "path"), ("data", "name"), ("data",)):
+        with Faults(self.settings).about(("data", "path"), ("data", "name"), ("data",)):
             return self.shelf.get("table", key, lambda: plan.load(seed))
 
     def data(self) -> FederatedData:
@@ -164,7 +129,7 @@ class Experiment:
         table, faults = self.table(), Faults(self.settings)
         self.data_plan.check(table, faults)
         faults.stop()
-        with about(self.settings, ("data", "partition"), ("data",)):
+        with Faults(self.settings).about(("data", "partition"), ("data",)):
             return self.data_plan.federate(table, self.top.seed)
 
     def problem(self) -> Problem:
@@ -172,12 +137,12 @@ class Experiment:
         plan = self.model_plan.settled(self.data())
         return self.shelf.get("problem", (self.data_plan, self.top, plan), lambda: self._posed(plan))
 
-    def _posed(self, plan: ModelPlan) -> Problem:
+    def _posed(self, plan: sections.ModelPlan) -> Problem:
         data, faults = self.data(), Faults(self.settings)
         with faults.collecting(("model", "loss")):
             loss_for(data.task, plan.loss)
         faults.stop()
-        with about(self.settings, ("model", "name"), ("model",), ("data", "name")):
+        with Faults(self.settings).about(("model", "name"), ("model",), ("data", "name")):
             model = build_model(_sure(plan.name), data, **plan.options)
             return Problem(data, model, plan.loss, getattr(torch, _sure(self.top.dtype)))
 
@@ -187,7 +152,7 @@ class Experiment:
         if self.prior_plan is None:
             return None
         folder, wanted = self.settings.folder_of(("prior", "run")) / self.prior_plan.run, self.prior_plan.sha256
-        with about(self.settings, ("prior", "run"), ("prior",)):
+        with Faults(self.settings).about(("prior", "run"), ("prior",)):
             found = saved_model(folder)
             found.refuse_other(self.problem().model)
         if wanted not in (None, found.sha256):
@@ -257,66 +222,36 @@ class Experiment:
 
     def resolved(self) -> dict[str, Any]:
         """Every setting of this run, with nothing left open: as a file, it gives the same bits again."""
-        evaluations = [resolved_evaluation(e.resolved(self.method), _metrics(self.data(), e)) for e in self.evaluations]
-        channel = {"channel": self._channel_written} if self._channel_written else {}
+        evaluations = [
+            sections.resolved_evaluation(e.resolved(self.method), _metrics(self.data(), e)) for e in self.evaluations
+        ]
         return {
-            **spoken(vars(self.top), Form.of(Top, "")),
+            **spoken(vars(self.top), Form.of(sections.Top, "")),
             "data": self.data_plan.resolved(self.table(), self.data()),
             "model": self.model_plan.settled(self.data()).resolved(self.problem().loss.name),
             **self._prior_written(),
-            "method": written_method(self.method, self.method_name),
+            "method": sections.written_method(self.method, self.method_name),
             "selection": self.selection.resolved(self.candidates),
             "schedule": spoken(vars(self.schedule()), Form.of(Schedule, "")),
             "fleet": self._fleet_written,
             **({} if self.stream is None else {"stream": self.stream.written()}),
-            **channel,
+            **sections.written_channel(self.channel, self.settings),
             "evaluation": evaluations[0] if len(evaluations) == 1 else evaluations,
             "execution": self.execution.resolved(),
         }
 
-    def run(
-        self,
-        out: str | Path | None = None,
-        *,
-        force: bool = False,
-        resume: bool = False,
-        progress: Progress | None = None,
-        label: str | None = None,
-    ) -> Run:
-        """Run it, after it was checked as a whole.
-
-        * ``out``: the folder of the run; none: nothing is written.
-        * ``force``: replace what is in the folder. ``resume``: go on from where the run in the folder stopped.
-        * ``progress``: called after every round with its row of the history and the number of rounds.
-        * ``label``: what the run is called in reports; none: its name in the settings, or its method's.
-
-        The result is a Run: the model, the server's state, the history and a summary.
-
-            run = Experiment.load(None, {"data.name": "digits", "rounds": 5}).run("runs/short")
-            run.frame()["accuracy"]
-        """
-        return self.prepared(label).run(out, force=force, resume=resume, progress=progress)
-
     def prepared(self, label: str | None = None) -> Prepared:
         """The run, checked as a whole and ready to begin."""
         self.check()
-        execution = self.execution.arguments(_sure(self.top.rounds))
-        return Prepared(
-            self.setting(),
-            _sure(self.top.rounds),
-            config=self.resolved(),
-            label=label or self.label,
-            **{key: value for key, value in execution.items() if key not in ("stack", "on_error")},
-        )
+        rounds = _sure(self.top.rounds)
+        how = self.execution.arguments(rounds)
+        return Prepared(self.setting(), rounds, config=self.resolved(), label=label or self.label, **how)
 
-    def start(self, place: Path, force: bool = False) -> dict[str, Any] | None:
-        """How ``run`` is to begin in a folder; None when it is done there."""
-        return how_to_start(place, force, partial(same_settings, self))
+    def _perform(self, label: str | None, done: Iterable[Path], **how: Any) -> Run:
+        return self.prepared(label).run(**how)
 
-    @property
-    def label(self) -> str:
-        """What the run is called in reports."""
-        return self.top.name or self.method_name
+    def _settings_in(self, place: Path) -> Iterator[dict[str, Any]]:
+        return settings_in(place, lambda there: Experiment(there, self.shelf))
 
 
 def _sure(part: T | None) -> T:
@@ -325,40 +260,14 @@ def _sure(part: T | None) -> T:
     return part
 
 
-def how_to_start(place: Path, force: bool, same: Callable[[Path], bool]) -> dict[str, Any] | None:
-    """How a run is to begin in a folder: afresh, or on from where it stopped; None when it is done already.
-
-    A folder that holds a run with other settings, as ``same`` tells, is refused, unless ``force`` says to replace it.
-    """
-    if force or not (place / CONFIG).is_file():
-        return {"force": force}
-    if not same(place):
-        raise RunError(
-            f"{place} holds a run with other settings: choose another folder with --out, or begin anew with --force"
-        )
-    return None if (place / SUMMARY).is_file() else {"resume": True}
-
-
-def same_settings(experiment: Resolvable, place: Path) -> bool:
-    """Whether the folder's run has these settings, those that its version of fedloom did not know being as usual."""
-    there, wanted = Settings.read(place / CONFIG), tomllib.loads(toml.dumps(experiment.resolved()))
-    if essence(there.values) == essence(wanted):
-        return True
-    try:
-        known = type(experiment)(with_new_names(there, quiet=True), experiment.shelf).resolved()
-    except FedloomError:
-        return False
-    return essence(known) == essence(wanted)
+def settings_in(place: Path, made: Callable[[Settings], Runnable]) -> Iterator[dict[str, Any]]:
+    """The settings of a folder's run, then with those that its version of fedloom did not know, as they are usual."""
+    there = Settings.read(place / CONFIG)
+    yield there.values
+    with suppress(FedloomError):
+        yield made(with_new_names(there, quiet=True)).resolved()
 
 
 def _metrics(data: FederatedData, evaluation: Evaluation) -> list[str]:
     """The names of an evaluation's metrics, with nothing left open."""
     return [metric.name for metric in metrics_for(data.task, evaluation.metrics, data.columns)]
-
-
-def _section(values: Mapping[str, Any], key: str, faults: Faults) -> dict[str, Any]:
-    section = values.get(key, {})
-    if isinstance(section, dict):
-        return section
-    faults.add((key,), f"should be a table: write [{key}] above its keys")
-    return {}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from fedloom.errors import ConfigError, FedloomError, Unfit
+from fedloom.experiment.forms import Form
 from fedloom.experiment.settings import Settings
 from fedloom.experiment.words import value_text
 from fedloom.register import OWN, Register
@@ -41,6 +42,22 @@ class Faults:
             self.add(key, f"cannot be had: {error.__cause__ or error}")
             return None
 
+    def table(self, key: Key) -> dict[str, Any]:
+        """The table of a key, empty where there is none; a fault if something else stands there."""
+        values = self.settings.get(key)
+        if values is None or isinstance(values, dict):
+            return values or {}
+        header = ".".join(part for part in key if isinstance(part, str))
+        self.add(key, f"should be a table: write [{header}] above its keys")
+        return {}
+
+    def read(self, form: Form, values: Mapping[str, Any], at: Key) -> dict[str, Any] | None:
+        """The fields of a form from the table of a key; faults and None if something is wrong with them."""
+        read, wrong = form.read(values)
+        for name, what in wrong.items():
+            self.add((*at, name), what)
+        return None if wrong else read
+
     @contextmanager
     def collecting(self, *keys: Key) -> Iterator[None]:
         """An error inside the block is about the first of these keys that the user has set, else about the first."""
@@ -56,9 +73,17 @@ class Faults:
         single = key[:1] == ("evaluation",) and not isinstance(self.settings.values.get("evaluation"), list)
         return (key[0], *key[2:]) if single and len(key) > 1 and isinstance(key[1], int) else key
 
-    def about(self, *keys: Key) -> AbstractContextManager[None]:
+    @contextmanager
+    def about(self, *keys: Key) -> Iterator[None]:
         """An error inside the block is raised with the place of the first of these keys that the user has set."""
-        return about(self.settings, *keys)
+        try:
+            yield
+        except FedloomError as error:
+            for key in keys:
+                if key in self.settings.places:
+                    place = f"{self.settings.places[key]}: " if self.settings.places[key] else ""
+                    raise type(error)(f"{place}{'.'.join(map(str, key))}: {error}") from error
+            raise
 
     def stop(self) -> None:
         """Raise what was found, if anything was."""
@@ -83,16 +108,3 @@ def stop_at(faults: Iterable[str]) -> None:
     found = list(faults)
     if found:
         raise ConfigError(found[0]) if len(found) == 1 else Impossible(found)
-
-
-@contextmanager
-def about(settings: Settings, *keys: Key) -> Iterator[None]:
-    """An error inside the block is about the first of these keys that the user has set: say where that is."""
-    try:
-        yield
-    except FedloomError as error:
-        for key in keys:
-            if key in settings.places:
-                place = f"{settings.places[key]}: " if settings.places[key] else ""
-                raise type(error)(f"{place}{'.'.join(map(str, key))}: {error}") from error
-        raise

@@ -6,9 +6,9 @@ Each function reads one section, adds to the faults what cannot be, and returns 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from fedloom.channel import TRANSFORMS, Channel, Transform
 from fedloom.engine.evaluation import Evaluation
@@ -17,8 +17,10 @@ from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import SELECTIONS, BySize, Selection, Uniform, counts, selection_for
 from fedloom.errors import ConfigError
 from fedloom.execution import EXECUTORS, TOLD, executor_for
+from fedloom.experiment.data import data_form
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import NONE, Field, Form, spoken
+from fedloom.experiment.settings import Settings
 from fedloom.experiment.words import hint
 from fedloom.federation.data import FederatedData
 from fedloom.federation.losses import LOSSES
@@ -27,26 +29,15 @@ from fedloom.federation.networks import NETWORKS
 from fedloom.federation.streams import Stream
 from fedloom.methods import REGISTER, Method, lookup
 from fedloom.methods.method import inner_methods
-from fedloom.register import OWN
+from fedloom.register import OWN, Register
 from fedloom.types import Count, Fraction, Key, NonNegative
 
+T = TypeVar("T")
+FormOf = Callable[[Mapping[str, Any]], Form]
+"""Which settings a section has, given what its table says."""
 ALL_UP_TO, DEFAULT_COUNT = 20, 10
 """Unless a number is given, everybody takes part in a round where clients are at most 20, and 10 of them otherwise."""
 SPLITS = ("train", "test", "support", "query", "test-support", "test-query")
-SECTIONS = (
-    "data",
-    "model",
-    "prior",
-    "method",
-    "selection",
-    "schedule",
-    "fleet",
-    "stream",
-    "channel",
-    "evaluation",
-    "execution",
-)
-
 SEQUENCE = ("continual", "task")
 """Sections of a file with tasks in sequence."""
 
@@ -103,8 +94,8 @@ class Execution:
     """Of an executor of the user's own."""
 
     def arguments(self, rounds: int) -> dict[str, Any]:
-        """What ``train`` is to be told."""
-        told = {key: value for key, value in vars(self).items() if key != "options"}
+        """What a prepared run is to be told."""
+        told = {key: value for key, value in vars(self).items() if key not in ("options", "stack", "on_error")}
         if self.options:
             told["executor"] = executor_for(self.executor, rounds, self.workers, self.ray_address, **self.options)
         return told
@@ -112,10 +103,7 @@ class Execution:
     def resolved(self) -> dict[str, Any]:
         """The section with nothing left open."""
         told = {key: value for key, value in vars(self).items() if key != "options"}
-        return spoken(told | self.options, _EXECUTION)
-
-
-_EXECUTION = Form.of(Execution, "the execution", skip=("options",))
+        return spoken(told | self.options, SECTIONS["execution"]({}))
 
 
 @dataclass(frozen=True)
@@ -187,11 +175,10 @@ class ModelPlan:
         return {"name": self.name, "loss": loss, **spoken(self.options, network_form(self.name))}
 
 
-def read_top(values: Mapping[str, Any], faults: Faults) -> Top | None:
+def read_top(faults: Faults) -> Top | None:
     """What stands before the first section; also refuses sections that do not exist."""
-    own = {key: value for key, value in values.items() if key not in SECTIONS}
     top = Form.of(Top, "an experiment")
-    read, wrong = top.read(own)
+    read, wrong = top.read({key: value for key, value in faults.settings.values.items() if key not in SECTIONS})
     for key, what in wrong.items():
         at: Key = (key,)
         if key in SEQUENCE:
@@ -203,22 +190,22 @@ def read_top(values: Mapping[str, Any], faults: Faults) -> Top | None:
     return None if wrong else Top(**read)
 
 
-def read_method(values: dict[str, Any], faults: Faults, at: Key = ("method",)) -> tuple[str, Method | None]:
+def read_plain(taker: Callable[..., T], key: str, faults: Faults, needed: bool = True) -> T | None:
+    """A section that is nothing but the fields of its taker; None when it is empty and not ``needed``, or wrong."""
+    values = faults.table((key,))
+    read = faults.read(SECTIONS[key](values), values, (key,)) if values or needed else None
+    return None if read is None else taker(**read)
+
+
+def read_method(faults: Faults, at: Key = ("method",)) -> tuple[str, Method | None]:
     """The method's name, and the method; one that wraps another has a table for it: ``[method.inner]``."""
+    values = faults.table(at)
     name = values.get("name", "fedavg")
     entry = faults.find(REGISTER, name, (*at, "name"))
     if entry is None:
         return "", None
-    inner = {}
-    for field_ in inner_methods(entry.cls):
-        table = values.get(field_, {})
-        if isinstance(table, dict):
-            inner[field_] = read_method(table, faults, (*at, field_))[1]
-        else:
-            faults.add((*at, field_), f"should be a table: write [{'.'.join(map(str, at))}.{field_}] above its keys")
-            inner[field_] = None
-    own = {key: value for key, value in values.items() if key not in inner}
-    read = _read(own, at, method_form(name), faults)
+    inner = {key: read_method(faults, (*at, key))[1] for key in inner_methods(entry.cls)}
+    read = faults.read(method_form(name), _without(values, "name", *inner), at)
     if read is None or None in inner.values():
         return name, None
     return name, entry.cls(**read, **inner)
@@ -228,48 +215,37 @@ def written_method(method: Method, name: str | None = None) -> dict[str, Any]:
     """The table of a method with nothing left open, that of the method which it wraps inside it."""
     cls = type(method)
     name = name or REGISTER.name_of(cls) or f"{cls.__module__}{OWN}{cls.__qualname__}"
-    inner = {key: getattr(method, key) for key in inner_methods(cls)}
-    own = {key: value for key, value in vars(method).items() if key not in inner}
-    tables = {key: written_method(value) for key, value in inner.items()}
-    return {"name": name, **spoken(own, method_form(name)), **tables}
+    tables = {key: written_method(getattr(method, key)) for key in inner_methods(cls)}
+    return {"name": name, **_written(method, method_form(name)), **tables}
 
 
-def read_model(values: dict[str, Any], faults: Faults) -> ModelPlan | None:
+def read_model(faults: Faults) -> ModelPlan | None:
     """The network by name, its options, the loss."""
-    options = {key: value for key, value in values.items() if key not in ("name", "loss")}
-    loss = values.get("loss", "auto")
+    values = faults.table(("model",))
+    options, name, loss = _without(values, "name", "loss"), values.get("name"), values.get("loss", "auto")
     if loss != "auto":
         faults.find(LOSSES, loss, ("model", "loss"))
-    name = values.get("name")
     if name is None:  # until the data are known
-        fits = not network_form("lstm").read(options)[1] or _read(options, ("model",), network_form("mlp"), faults)
+        fits = not network_form("lstm").read(options)[1] or faults.read(network_form("mlp"), options, ("model",))
         return ModelPlan(None, options, loss) if fits else None
     if faults.find(NETWORKS, name, ("model", "name")) is None:
         return None
-    read = _read(options, ("model",), network_form(name), faults)
+    read = faults.read(network_form(name), options, ("model",))
     if read is None:
         return None
     return ModelPlan(name, {key: read[key] for key in options} if OWN in name else read, loss)
 
 
-def read_prior(values: dict[str, Any], faults: Faults) -> Prior | None:
-    """The earlier run, if there is one."""
-    read = _read(values, ("prior",), Form.of(Prior, "the prior"), faults, named=False) if values else None
-    return None if read is None else Prior(**read)
-
-
-def read_selection(values: dict[str, Any], clients: int | None, faults: Faults) -> SelectionPlan | None:
+def read_selection(clients: int | None, faults: Faults) -> SelectionPlan | None:
     """Who takes part of so many clients, if their number is known yet."""
+    values = faults.table(("selection",))
     name = values.get("name", "uniform")
     rule = faults.find(SELECTIONS, "uniform" if name == NONE else name, ("selection", "name"))
     if rule is None:
         return None
-    form = Form.of(SelectionPlan, "the selection", skip=("options",))
-    own = Form.of(rule, "the selection", skip=("count", *form.fields))
-    read = _read(values, ("selection",), form.joined(own), faults, named=False)
+    read = _read_with_options("selection", values, rule, ("count",), faults)
     if read is None:
         return None
-    options = {key: read.pop(key) for key in own.fields}
     if read["per_round"] is not None and read["fraction"] is not None:
         faults.add(("selection", "fraction"), "cannot be beside selection.per_round: keep one of the two")
     for key in ("per_round", "fraction"):
@@ -279,52 +255,39 @@ def read_selection(values: dict[str, Any], clients: int | None, faults: Faults) 
         faults.add(("selection", "per_round"), f"cannot be: there are {clients} clients; choose 1 to {clients}")
     if read["fraction"] == 0:
         faults.add(("selection", "fraction"), "should be above 0")
-    return SelectionPlan(**read, options=options)
+    return SelectionPlan(**read)
 
 
-def read_schedule(values: dict[str, Any], faults: Faults) -> Schedule | None:
-    """Whether the server waits, and what ends the run early."""
-    read = _read(values, ("schedule",), Form.of(Schedule, "the schedule"), faults, named=False)
-    return None if read is None else Schedule(**read)
-
-
-def read_fleet(values: dict[str, Any], faults: Faults) -> tuple[Fleet, dict[str, Any]] | None:
+def read_fleet(faults: Faults) -> tuple[Fleet, dict[str, Any]] | None:
     """The fleet, and its section with nothing left open."""
-    form = Form.of(Fleet, "the fleet").joined(Form("", {"preset": Field("preset", str, "ideal")}))
-    read = _read(values, ("fleet",), form, faults, named=False)
-    if read is None:
+    values, form = faults.table(("fleet",)), SECTIONS["fleet"]({})
+    read = faults.read(form, values, ("fleet",))
+    fleet = None if read is None else faults.find(FLEETS, read["preset"], ("fleet", "preset"))
+    if read is None or fleet is None:
         return None
-    preset = read["preset"]
-    fleet = faults.find(FLEETS, preset, ("fleet", "preset"))
-    if fleet is None:
-        return None
-    given = {key: value for key, value in values.items() if key != "preset"}
+    given = _without(values, "preset")
     usual = {key: str(value) if isinstance(value, Distribution) else value for key, value in vars(fleet).items()}
     changed = {key: read[key] for key in given}
     if read["trace"] is not None:
         path = faults.settings.folder_of(("fleet", "trace")) / read["trace"]
         changed["trace"], given["trace"] = str(path), str(path.resolve())
-    fleet = replace(fleet, **changed)
-    return fleet, {"preset": preset, **spoken(usual | given, form)}
+    return replace(fleet, **changed), {"preset": read["preset"], **spoken(usual | given, form)}
 
 
-def read_stream(values: dict[str, Any], faults: Faults) -> Stream | None:
+def read_stream(faults: Faults) -> Stream | None:
     """How training rows arrive; None when all are there, or when something is wrong."""
-    read = _read(values, ("stream",), Form.of(Stream, "the stream"), faults, named=False) if values else None
-    if read is None:
-        return None
-    stream = Stream(**read)
-    for key, what in stream.faults():
+    stream = read_plain(Stream, "stream", faults, needed=False)
+    for key, what in () if stream is None else stream.faults():
         faults.add(("stream", key) if key else ("stream",), what)
     return stream
 
 
-def read_channel(values: Any, faults: Faults) -> tuple[Channel, list[dict[str, Any]]] | None:
-    """The channel's steps in order, and the section with nothing left open."""
+def read_channel(faults: Faults) -> Channel | None:
+    """The channel's steps in order."""
+    values = faults.settings.values.get("channel", [])
     if not _tables(values, ("channel",), faults):
         return None
     transforms: list[Transform] = []
-    written: list[dict[str, Any]] = []
     for index, step in enumerate(values):
         name = step.get("name")
         if name is None:
@@ -333,27 +296,35 @@ def read_channel(values: Any, faults: Faults) -> tuple[Channel, list[dict[str, A
         made = faults.find(TRANSFORMS, name, ("channel", index, "name"))
         if made is None:
             continue
-        form = Form.of(made, f"the channel step {name!r}")
-        read = _read(step, ("channel", index), form, faults)
+        read = faults.read(SECTIONS["channel"](step), _without(step, "name"), ("channel", index))
         if read is not None:
             transforms.append(made(**read))
-            written.append({"name": name, **spoken(read, form)})
-    return Channel(tuple(transforms)), written
+    return Channel(tuple(transforms))
 
 
-def read_evaluations(values: Any, targets: bool, faults: Faults) -> list[Evaluation]:
+def written_channel(channel: Channel, settings: Settings) -> dict[str, Any]:
+    """The section with nothing left open; nothing of a channel that changes nothing."""
+    tables = settings.values.get("channel", [])
+    steps = [
+        {"name": table["name"], **_written(step, SECTIONS["channel"](table))}
+        for table, step in zip(tables, channel.transforms, strict=True)
+    ]
+    return {"channel": steps} if steps else {}
+
+
+def read_evaluations(targets: bool, faults: Faults) -> list[Evaluation]:
     """What is evaluated. Unless it is said, all target clients are evaluated too where there are any."""
+    values = faults.settings.values.get("evaluation")
     if values is None:
         return [Evaluation()] + ([Evaluation(name="target", on="target")] if targets else [])
     listed = isinstance(values, list)
     tables = values if listed else [values]
     if not _tables(tables, ("evaluation",), faults):
         return []
-    form = Form.of(Evaluation, "the evaluation", skip=("reference",))
     found: list[Evaluation] = []
     for index, table in enumerate(tables):
         at: Key = ("evaluation", index) if listed else ("evaluation",)
-        read = _read(table, at, form, faults, named=False)
+        read = faults.read(SECTIONS["evaluation"](table), table, at)
         if read is None:
             continue
         _check_evaluation(read, at, targets, faults)
@@ -363,26 +334,24 @@ def read_evaluations(values: Any, targets: bool, faults: Faults) -> list[Evaluat
     return found
 
 
-def read_execution(values: dict[str, Any], faults: Faults) -> Execution | None:
+def read_execution(faults: Faults) -> Execution | None:
     """Where the work is done."""
+    values = faults.table(("execution",))
     chosen = faults.find(EXECUTORS, values.get("executor", "auto"), ("execution", "executor"))
     if chosen is None:
         return None
-    shipped = chosen in EXECUTORS.shipped()
-    own = Form("", {}) if shipped else Form.of(chosen, "the executor", skip=(*TOLD, *_EXECUTION.fields))
-    read = _read(values, ("execution",), _EXECUTION.joined(own), faults, named=False)
+    own = None if chosen in EXECUTORS.shipped() else chosen
+    read = _read_with_options("execution", values, own, TOLD, faults)
     if read is None:
         return None
-    options = {key: read.pop(key) for key in own.fields}
     if read["ray_address"] is not None and read["executor"] == "auto":
         faults.add(("execution", "ray_address"), 'goes with executor = "ray"')
-    return Execution(**read, options=options)
+    return Execution(**read)
 
 
 def resolved_evaluation(evaluation: Evaluation, metrics: Sequence[str]) -> dict[str, Any]:
     """An [evaluation] section with nothing left open."""
-    form = Form.of(Evaluation, "the evaluation", skip=("reference",))
-    return spoken({key: getattr(evaluation, key) for key in form.fields} | {"metrics": list(metrics)}, form)
+    return _written(evaluation, SECTIONS["evaluation"]({}), metrics=list(metrics))
 
 
 def method_form(name: str) -> Form:
@@ -393,7 +362,7 @@ def method_form(name: str) -> Form:
 
 def foreign(given: Iterable[str], method: str, others: Iterable[str]) -> list[str]:
     """Those of the hyper-parameters given for all methods that this one lacks and one of the others has."""
-    known = {name: set(method_form(name).fields) for name in (method, *others) if name in REGISTER or OWN in name}
+    known = {name: set(method_form(name).fields) for name in filter(REGISTER.knows, (method, *others))}
     anywhere: set[str] = set().union(*known.values())
     return [key for key in given if key != "name" and key in anywhere and key not in known.get(method, anywhere)]
 
@@ -417,12 +386,14 @@ def _check_evaluation(read: dict[str, Any], at: Key, targets: bool, faults: Faul
         faults.add((*at, "on"), "cannot be: no client is a target; give data.target a share, such as 0.2")
 
 
-def _read(values: Mapping[str, Any], at: Key, form: Form, faults: Faults, named: bool = True) -> dict[str, Any] | None:
-    """The fields of a form from a section; None when something is wrong with them."""
-    read, wrong = form.read({key: value for key, value in values.items() if not (named and key == "name")})
-    for key, what in wrong.items():
-        faults.add((*at, key), what)
-    return None if wrong else read
+def _read_with_options(
+    key: str, values: dict[str, Any], own: Callable[..., Any] | None, told: Sequence[str], faults: Faults
+) -> dict[str, Any] | None:
+    """A section's fields and, as its ``options``, those of what it names, but for what that is ``told`` anyway."""
+    form = SECTIONS[key](values)
+    further = Form("", {}) if own is None else Form.of(own, form.title, skip=(*told, *form.fields))
+    read = faults.read(form.joined(further), values, (key,))
+    return None if read is None else read | {"options": {name: read.pop(name) for name in further.fields}}
 
 
 def _tables(values: Any, at: Key, faults: Faults) -> bool:
@@ -430,3 +401,44 @@ def _tables(values: Any, at: Key, faults: Faults) -> bool:
         return True
     faults.add(at, f"should be a table: write [[{at[0]}]] above its keys")
     return False
+
+
+def _written(thing: object, form: Form, **changes: Any) -> dict[str, Any]:
+    """The settings of a thing as a file has them, some of them changed."""
+    return spoken({key: getattr(thing, key) for key in form.fields} | changes, form)
+
+
+def _without(values: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in keys}
+
+
+def _fields_of(taker: Callable[..., Any], title: str, *skip: str) -> FormOf:
+    return lambda table: Form.of(taker, title, skip=skip)
+
+
+def _named(register: Register[Any], form_of: Callable[[str], Form], usual: str = "") -> FormOf:
+    """The form of what a section names; an empty one where that does not exist."""
+    return lambda table: form_of(name) if register.knows(name := table.get("name", usual)) else Form("", {})
+
+
+def _fleet_form(table: Mapping[str, Any]) -> Form:
+    """The form of a fleet whose defaults are those of the preset."""
+    usual = vars(FLEETS.get(table.get("preset", "ideal"), Fleet()))
+    fields = {key: replace(own, default=usual[key]) for key, own in Form.of(Fleet, "").fields.items()}
+    return Form("the fleet", fields | {"preset": Field("preset", str, "ideal")})
+
+
+SECTIONS: dict[str, FormOf] = {
+    "data": data_form,
+    "model": _named(NETWORKS, network_form),
+    "prior": _fields_of(Prior, "the prior"),
+    "method": _named(REGISTER, method_form, "fedavg"),
+    "selection": _fields_of(SelectionPlan, "the selection", "options"),
+    "schedule": _fields_of(Schedule, "the schedule"),
+    "fleet": _fleet_form,
+    "stream": _fields_of(Stream, "the stream"),
+    "channel": _named(TRANSFORMS, lambda name: Form.of(TRANSFORMS.find(name), f"the channel step {name!r}")),
+    "evaluation": _fields_of(Evaluation, "the evaluation", "reference"),
+    "execution": _fields_of(Execution, "the execution", "options"),
+}
+"""The sections of a file, and which settings each has."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import tomllib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,14 @@ class Override:
     value: Any
     place: str
 
+    def refused(self, at: Key, what: str) -> ConfigError:
+        """What is wrong with the way to its key, as an error."""
+        return ConfigError(f"{self.place or self.key}: {'.'.join(map(str, at))} {what}")
+
+
+Overrides = Iterable[Override] | Mapping[str, Any]
+"""Changes to settings: in their order, or by their full keys, ``{"method.lr": 0.1}``."""
+
 
 @dataclass
 class Settings:
@@ -35,9 +43,11 @@ class Settings:
     file: Path | None = None
 
     @staticmethod
-    def read(path: Path | None, overrides: Iterable[Override] = ()) -> Settings:
+    def read(path: str | Path | None, overrides: Overrides = ()) -> Settings:
         """The settings of a file, if there is one, and then the overrides in their order."""
-        settings = Settings() if path is None else _from_file(path)
+        settings = Settings() if path is None else _from_file(Path(path))
+        if isinstance(overrides, Mapping):
+            overrides = [Override(key, value, "") for key, value in overrides.items()]
         for override in overrides:
             settings.set(override)
         return settings
@@ -55,16 +65,12 @@ class Settings:
         if isinstance(table, list):
             chosen = [int(name)] if name.isdecimal() else range(len(table))
             if name.isdecimal() and int(name) >= len(table):
-                raise ConfigError(
-                    f"{override.place}: {'.'.join(map(str, at))} has {len(table)} entries, counted from 0"
-                )
+                raise override.refused(at, f"has {len(table)} entries, counted from 0")
             for index in chosen:
                 self._put(table[index], (*at, index), further if name.isdecimal() else rest, override)
             return
         if not isinstance(table, dict):
-            raise ConfigError(
-                f"{override.place}: {'.'.join(map(str, at))} is a value, not a table with keys of its own"
-            )
+            raise override.refused(at, "is a value, not a table with keys of its own")
         if further:
             self._put(table.setdefault(name, {}), (*at, name), further, override)
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,14 +13,14 @@ from typing import Any, Literal
 import numpy as np
 
 from fedloom.engine.continual import Lesson, learn_tasks
-from fedloom.engine.run import Progress, Run
-from fedloom.experiment.data import DataPlan
+from fedloom.engine.run import Run
 from fedloom.experiment.essence import essence
-from fedloom.experiment.experiment import Experiment, Shelf, how_to_start, same_settings
+from fedloom.experiment.experiment import Experiment, Shelf, settings_in
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import Form, spoken
-from fedloom.experiment.sections import SEQUENCE, Top
-from fedloom.experiment.settings import Override, Settings
+from fedloom.experiment.runnable import Runnable
+from fedloom.experiment.sections import SEQUENCE
+from fedloom.experiment.settings import Override, Overrides, Settings
 from fedloom.storage import toml
 from fedloom.storage.folder import CONFIG, SUMMARY
 from fedloom.types import Count, Key
@@ -58,47 +58,26 @@ OVERLAYS = ("data", "method")
 """Sections that a task may have of its own: their keys are laid over those of the file."""
 
 
-class TaskSequence:
+class TaskSequence(Runnable):
     """An experiment with tasks: what an ``Experiment`` is for one run, this is for several in sequence."""
 
     def __init__(self, settings: Settings, shelf: Shelf | None = None) -> None:
         self.settings, self.shelf = settings, shelf or Shelf()
         self.base = Experiment(_without_tasks(settings), self.shelf, follows=True)
+        self.label, self.folder_name = self.base.label, self.base.folder_name
         faults = Faults(settings)
         form = Form.of(Continual, "continual learning")
-        read, wrong = form.read(_table(settings.values.get("continual", {}), ("continual",), faults))
-        for key, what in wrong.items():
-            faults.add(("continual", key), what)
-        self.plans = _read_tasks(settings, faults)
+        read = faults.read(form, faults.table(("continual",)), ("continual",))
+        self.plans = _read_tasks(faults)
         faults.stop()
-        self.continual = Continual(**read)
+        self.continual = Continual(**(read or {}))
         for number in range(len(self.plans)):
             self._experiment(number, expand=False)  # what can be said without the data is said now
 
     @property
-    def label(self) -> str:
-        """What the sequence is called in reports."""
-        return self.base.label
-
-    @property
-    def method_name(self) -> str:
-        """The method of the file."""
-        return self.base.method_name
-
-    @property
-    def data_plan(self) -> DataPlan:
-        """The data of the file."""
-        return self.base.data_plan
-
-    @property
-    def top(self) -> Top:
-        """What stands before the first section."""
-        return self.base.top
-
-    @property
     def names(self) -> list[str]:
         """The tasks by name."""
-        return [plan.name or f"task {number}" for number, plan in enumerate(self.plans, 1)]
+        return [str(plan.name) for plan in self.plans]
 
     @cached_property
     def experiments(self) -> list[Experiment]:
@@ -120,8 +99,8 @@ class TaskSequence:
         """Every setting, with nothing left open: as a file, it gives the same bits again."""
         tasks = []
         for number, plan in enumerate(self.plans):
-            own = vars(plan) | {"name": self.names[number]}
-            own |= {key: self._expanded(own[key]) for key in _CLASSES if own[key] is not None}
+            own = vars(plan)
+            own = own | {key: self._expanded(own[key]) for key in _CLASSES if own[key] is not None}
             task = spoken(own, Form.of(TaskPlan, ""))
             for section in OVERLAYS:
                 overlay = dict(self.settings.get(("task", number, section)) or {})
@@ -132,36 +111,18 @@ class TaskSequence:
             tasks.append(task)
         return {**self.base.resolved(), "continual": vars(self.continual), "task": tasks}
 
-    def run(
-        self,
-        out: str | Path | None = None,
-        *,
-        force: bool = False,
-        resume: bool = False,
-        progress: Progress | None = None,
-        label: str | None = None,
-        done: Iterable[Path] = (),
-    ) -> Run:
-        """All tasks; with ``out`` into a folder, or with ``resume`` on from where the folder's sequence stopped.
-
-        ``done`` are folders of tasks of other sequences: one with the very settings of a task, and the same model
-        before it, is copied instead of learning that task again.
-        """
+    def _perform(self, label: str | None, done: Iterable[Path], **how: Any) -> Run:
         return learn_tasks(
             [Lesson(name, e.prepared()) for name, e in zip(self.names, self.experiments, strict=True)],
             start=self.continual.start,
-            out=out,
-            force=force,
-            resume=resume,
             config=self.resolved(),
             label=label or self.label,
-            progress=progress,
             done=partial(_finished, list(done)),
+            **how,
         )
 
-    def start(self, place: Path, force: bool = False) -> dict[str, Any] | None:
-        """How ``run`` is to begin in a folder; None when it is done there."""
-        return how_to_start(place, force, partial(same_settings, self))
+    def _settings_in(self, place: Path) -> Iterator[dict[str, Any]]:
+        return settings_in(place, lambda there: TaskSequence(there, self.shelf))
 
     def _experiment(self, number: int, expand: bool) -> Experiment:
         """The settings of the file with those of one task over them."""
@@ -213,13 +174,9 @@ def make_experiment(settings: Settings, shelf: Shelf | None = None) -> Experimen
     return TaskSequence(settings, shelf) if sequence else Experiment(settings, shelf)
 
 
-def load_experiment(
-    path: str | Path | None = None, overrides: Iterable[Override] | Mapping[str, Any] = ()
-) -> Experiment | TaskSequence:
+def load_experiment(path: str | Path | None = None, overrides: Overrides = ()) -> Experiment | TaskSequence:
     """The experiment of a file, or its tasks in sequence, with some settings changed: ``{"method.lr": 0.1}``."""
-    if isinstance(overrides, Mapping):
-        overrides = [Override(key, value, "") for key, value in overrides.items()]
-    return make_experiment(Settings.read(None if path is None else Path(path), overrides))
+    return make_experiment(Settings.read(path, overrides))
 
 
 def _finished(folders: list[Path], config: dict[str, Any]) -> Path | None:
@@ -229,8 +186,8 @@ def _finished(folders: list[Path], config: dict[str, Any]) -> Path | None:
     return next((folder for folder in done if essence(Settings.read(folder / CONFIG).values) == wanted), None)
 
 
-def _read_tasks(settings: Settings, faults: Faults) -> list[TaskPlan]:
-    tables = settings.values.get("task", [])
+def _read_tasks(faults: Faults) -> list[TaskPlan]:
+    tables = faults.settings.values.get("task", [])
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         faults.add(("task",), "should be a table for each task: write [[task]] above its keys")
         return []
@@ -239,11 +196,9 @@ def _read_tasks(settings: Settings, faults: Faults) -> list[TaskPlan]:
     for number, table in enumerate(tables):
         at: Key = ("task", number)
         for section in OVERLAYS:
-            _table(table.get(section, {}), (*at, section), faults)
-        read, wrong = form.read({key: value for key, value in table.items() if key not in OVERLAYS})
-        for key, what in wrong.items():
-            faults.add((*at, key), what)
-        if wrong:
+            faults.table((*at, section))
+        read = faults.read(form, {key: value for key, value in table.items() if key not in OVERLAYS}, at)
+        if read is None:
             continue
         for key in _CLASSES:
             part = _part(read[key] or ())
@@ -251,7 +206,8 @@ def _read_tasks(settings: Settings, faults: Faults) -> list[TaskPlan]:
                 faults.add((*at, key), f"cannot be: there are {part[1]} parts")
         if read["classes"] is not None and (read["source_classes"] or read["target_classes"]):
             faults.add((*at, "classes"), "is for all roles: give it alone, or source_classes and target_classes")
-        if read["name"] is not None and read["name"] in [plan.name for plan in found]:
+        read["name"] = read["name"] or f"task {number + 1}"
+        if read["name"] in [plan.name for plan in found]:
             faults.add((*at, "name"), f"needs a name of its own: another task is called {read['name']!r} already")
         found.append(TaskPlan(**read))
     return found
@@ -263,13 +219,6 @@ def _part(classes: Sequence[int | str]) -> tuple[int, int] | None:
         return None
     match = _PART.fullmatch(classes[0])
     return _HALVES.get(classes[0]) or ((int(match[1]), int(match[2])) if match else None)
-
-
-def _table(values: Any, at: Key, faults: Faults) -> dict[str, Any]:
-    if isinstance(values, dict):
-        return values
-    faults.add(at, f"should be a table: write [{'.'.join(str(part) for part in at if isinstance(part, str))}]")
-    return {}
 
 
 def _without_tasks(settings: Settings) -> Settings:

@@ -45,28 +45,26 @@ def type_words(annotation: Any) -> str:
 
 def is_list(annotation: Any) -> bool:
     """Whether a type is a list of something (or such a list and none)."""
-    origin = get_origin(annotation)
-    if origin in (Union, types.UnionType):
-        rest = [part for part in get_args(annotation) if part is not type(None)]
-        return len(rest) == 1 and is_list(rest[0])
-    return origin in (list, tuple, Sequence)
+    rest = [part for part in _parts(annotation) if part is not type(None)]
+    return len(rest) == 1 and get_origin(rest[0]) in (list, tuple, Sequence)
 
 
 def admits_none(annotation: Any) -> bool:
     """Whether none is a value of the type."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return admits_none(get_args(annotation)[0])
-    return origin in (Union, types.UnionType) and type(None) in get_args(annotation)
+    return type(None) in _parts(annotation)
 
 
 def choices(annotation: Any) -> tuple[str, ...]:
     """The texts among which a type lets one choose."""
-    if get_origin(annotation) is Literal:
-        return tuple(map(str, get_args(annotation)))
-    if get_origin(annotation) in (Union, types.UnionType):
-        return tuple(name for part in get_args(annotation) for name in choices(part))
-    return ()
+    return tuple(str(text) for part in _parts(annotation) if get_origin(part) is Literal for text in get_args(part))
+
+
+def _parts(annotation: Any) -> list[Any]:
+    """The types of which a value may be any."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _parts(parts[0])
+    return [inner for part in parts for inner in _parts(part)] if origin in (Union, types.UnionType) else [annotation]
 
 
 def value_text(value: object) -> str:
@@ -85,12 +83,12 @@ def value_text(value: object) -> str:
 
 
 def _bound(mark: object) -> str:
-    if isinstance(mark, Interval):
-        if mark.ge is not None and mark.le is not None:
-            return f"from {mark.ge} to {mark.le}"
-        ends = [(mark.gt, "above"), (mark.ge, "of at least"), (mark.lt, "below"), (mark.le, "of at most")]
-        return " and ".join(f"{word} {end}" for end, word in ends if end is not None)
-    for kind, (attribute, word) in _BOUNDS.items():
-        if isinstance(mark, kind):
-            return f"{word} {getattr(mark, attribute)}"
-    return ""
+    if isinstance(mark, Interval) and mark.ge is not None and mark.le is not None:
+        return f"from {mark.ge} to {mark.le}"
+    bounds = list(mark) if isinstance(mark, Interval) else [mark]
+    return " and ".join(
+        f"{word} {getattr(bound, attribute)}"
+        for bound in bounds
+        for kind, (attribute, word) in _BOUNDS.items()
+        if isinstance(bound, kind)
+    )

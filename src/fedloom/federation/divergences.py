@@ -75,7 +75,7 @@ DIVERGENCES: Register[Divergence] = Register(
     "h",
     right=lambda thing: isinstance(thing, Divergence),
     must_be="an object of a class derived from fedloom.Divergence",
-    own="module:object",
+    own="module:object, or made known by fedloom.register_divergence",
 )
 divergence_for = DIVERGENCES.find
 
