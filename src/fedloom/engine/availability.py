@@ -17,7 +17,6 @@ import numpy.typing as npt
 from fedloom.engine.fleet import Distribution, Fleet, common_cycle
 from fedloom.engine.trace import Interval, read_trace
 from fedloom.errors import ConfigError, Deserted, RunError
-from fedloom.federation.data import SOURCE, FederatedData
 from fedloom.federation.randomness import Draw
 
 Floats = npt.NDArray[np.float64]
@@ -67,11 +66,6 @@ class Availability:
         if fleet.fails_every is not None:
             parts.append(Failing(fleet.fails_every, fleet.repair, seed))
         return Availability(parts)
-
-    @staticmethod
-    def among(data: FederatedData, fleet: Fleet, seed: int) -> Availability:
-        """That of the clients of a federation, of whom the sources would take part."""
-        return Availability.of(fleet, seed, data.clients, data.names, data.with_role(SOURCE).numpy())
 
     def next_available(self, clients: Ints, t: float | Floats) -> Floats:
         """The first time from t on at which each client is available: t itself if it is, inf if it never is again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from fedloom.engine.availability import interrupted
 from fedloom.engine.evaluator import Evaluator
 from fedloom.engine.memories import Keeper
 from fedloom.engine.online import Online
-from fedloom.engine.setting import Setting
+from fedloom.engine.setting import Setting, fresh_model
 from fedloom.errors import ConfigError, Diverged, RunError
 from fedloom.execution import Executor, Worker
 from fedloom.execution.work import Memories, Test, Trained, Turn
@@ -96,6 +96,26 @@ class Outcome:
     """… which belongs to these rows, where data keep arriving."""
 
 
+@dataclass(eq=False)
+class Tally:
+    """What ended in one round."""
+
+    ended: int = 0
+    up: int = 0
+    down: int = 0
+    evaluations: int = 0
+    fates: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FATES, 0))
+    ages: list[int] = field(default_factory=list)
+    """Without rounds: steps of the server between each accepted reply and what its client had fetched."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """What the channel has to say of the accepted replies, on average."""
+    failures: list[str] = field(default_factory=list)
+    jobs: list[list[Any]] = field(default_factory=list)
+    """Client, start, end, fate of the clients that are shown …"""
+    away: list[list[Any]] = field(default_factory=list)
+    """… and client, from when, until when, of their absences that were noticed."""
+
+
 class Engine(ABC):
     """A run under way. ``step`` does a round: what that is, is the schedule's matter."""
 
@@ -125,7 +145,7 @@ class Engine(ABC):
         self.evaluator = Evaluator(self)
         self._count()
         self.stack = setting.stack or self.problem.stack_size(method.local_batch)
-        self.theta0 = self._first_model()
+        self.theta0 = fresh_model(problem, setting.seed) if setting.theta0 is None else setting.theta0.to(problem.dtype)
         self.clocks = Clocks()
         self.reply_bytes = 0
         self.state = self.begin()
@@ -142,11 +162,6 @@ class Engine(ABC):
         self.sizes = self.problem.data.splits["train"].sizes
         self.counts: Ints = self.sizes.numpy()  # the same numbers
         self.shown = set(self.candidates[:_SHOWN].tolist())
-
-    def _first_model(self) -> Vector:
-        if self.setting.theta0 is not None:
-            return self.setting.theta0.to(self.problem.dtype)
-        return self.problem.model.init(Draw(self.setting.seed).key("model"), self.problem.dtype)
 
     def welcome(self) -> None:
         """Take in the clients that have joined since: from now on they are clients like any other."""
@@ -333,10 +348,19 @@ class Engine(ABC):
         """How good models were on the rows that came, since this was asked last."""
         return {} if self.online is None else {**self.arrived(), "prequential": self.online.tested()}
 
-    def channel_figures(self, means: dict[str, float]) -> Row:
-        """What the channel has to say: the mean figures of a round's replies, and what it knows of the whole."""
-        found = {**means, **self.setting.channel.report(self.clocks.server_steps)}
-        return {"channel": found} if found else {}
+    def record(self, tally: Tally) -> Row:
+        """A round is over: the clocks go on, and this is its row of the history."""
+        clocks = self.clocks
+        clocks.round += 1
+        clocks.bytes_up += tally.up
+        clocks.bytes_down += tally.down
+        clocks.gradient_evaluations += tally.evaluations
+        row: Row = {**asdict(clocks), "selected": tally.ended, **tally.fates, **self.fresh_tests()}
+        figures = {**tally.figures, **self.setting.channel.report(clocks.server_steps)}
+        if self.now > 0:
+            row["jobs"] = tally.jobs
+        further = {"channel": figures, "away": tally.away, "failures": tally.failures}
+        return row | {name: value for name, value in further.items() if value}
 
 
 class ServerEngine(Engine):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedloom.engine.continual import Lesson, learn_tasks
+from fedloom.engine.continual import Lesson, Lessons
 from fedloom.engine.run import Progress, Run
 from fedloom.experiment.data import DataPlan
 from fedloom.experiment.essence import essence
@@ -147,17 +147,10 @@ class TaskSequence:
         ``done`` are folders of tasks of other sequences: one with the very settings of a task, and the same model
         before it, is copied instead of learning that task again.
         """
-        return learn_tasks(
-            [Lesson(name, e.prepared()) for name, e in zip(self.names, self.experiments, strict=True)],
-            start=self.continual.start,
-            out=out,
-            force=force,
-            resume=resume,
-            config=self.resolved(),
-            label=label or self.label,
-            progress=progress,
-            done=partial(_finished, list(done)),
-        )
+        tasks = [Lesson(name, e.prepared()) for name, e in zip(self.names, self.experiments, strict=True)]
+        finished = partial(_finished, list(done))
+        lessons = Lessons(tasks, self.continual.start, self.resolved(), label or self.label, finished)
+        return lessons.run(out, force=force, resume=resume, progress=progress)
 
     def start(self, place: Path, force: bool = False) -> dict[str, Any] | None:
         """How ``run`` is to begin in a folder; None when it is done there."""
