@@ -66,6 +66,8 @@ class Job:
     """What the channel has to say of its reply."""
     turn: int = 0
     """Of a real device: the turn that it was asked for."""
+    round: int = 0
+    """The round in which it fetched."""
 
 
 class Staggered(ServerEngine):
@@ -199,7 +201,7 @@ class Staggered(ServerEngine):
                     "the run was begun by an older fedloom, whose jobs in flight this one cannot read; go on with it "
                     "by the fedloom that began it, or start it again with --force"
                 )
-            job = Job(**{**written, "rows": tuple(written["rows"])})
+            job = Job(**{"round": self.clocks.round, **written, "rows": tuple(written["rows"])})
             job.own, job.sent, job.memory = (parts.get(f"{number}/{part}", {}) for part in ("own", "sent", "memory"))
             jobs.append(job)
         waiting, flying, _ = saved["counts"]
@@ -258,6 +260,8 @@ class Arrivals(Staggered):
         if not clients:
             return
         ids, now, steps = np.array(clients), self.now, self.clocks.server_steps
+        # Who fetches when the last job of a round has ended takes part in the next.
+        under_way = self.clocks.round + int(tally.ended >= self.concurrency)
         window, theta = None, None
         if self.online is not None:
             self.online.meet(ids, now)
@@ -265,7 +269,7 @@ class Arrivals(Staggered):
         received, columns, down = self.sent(ids)
         for i, (client, own) in enumerate(zip(clients, rows_of(columns, len(clients)), strict=True)):
             rows = (0, self.counts.item(client)) if window is None else (int(window[0][i]), int(window[1][i]))
-            job = Job(client, now, steps, down, received, own, rows, theta)
+            job = Job(client, now, steps, down, received, own, rows, theta, round=under_way)
             job.ends = now + self._least(job)
             self.waiting.append(job)
             self.earliest = min(self.earliest, job.ends)
@@ -337,6 +341,8 @@ class Arrivals(Staggered):
         jobs = sorted(self.waiting, key=lambda job: job.client)
         self.waiting, self.earliest = [], math.inf
         call = _together(jobs, self.wave, self.online is not None)
+        if self.method.by_round:
+            call = replace(call, rounds=np.array([job.round for job in jobs]))
         failures: list[str] = []
         stacks, works = self.turns(call)
         for number, result in self.executor.map(call.received, works):

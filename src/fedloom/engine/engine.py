@@ -74,6 +74,8 @@ class Call:
     """Where data keep arriving: the rows that each held then …"""
     theta: Vector | None = None
     """… and the model that new ones are evaluated by, one for all or one for each; None: the client's own."""
+    rounds: Ints | None = None
+    """Where they did so in different rounds, and that matters to them: in which each did."""
 
     def part(self, places: Ints) -> Window | None:
         """The rows that some of the clients held."""
@@ -239,12 +241,20 @@ class Engine(ABC):
         return call.received, call.own
 
     def stacks(self, call: Call) -> list[Ints]:
-        """The clients in groups of like size, as even as can be, by their places; a function of them alone."""
-        count = len(call.clients)
-        if count == 0:
+        """The clients in groups of like size, as even as can be, by their places; a function of the call alone."""
+        if len(call.clients) == 0:
             return []
         order = np.argsort(-self.counts[call.clients] if call.window is None else -call.window[1], kind="stable")
-        return np.array_split(order, -(-count // self.stack)) if count > self.stack else [order]
+        if call.rounds is None:
+            return self._even(order)
+        return [stack for t in np.unique(call.rounds) for stack in self._even(order[call.rounds[order] == t])]
+
+    def _even(self, order: Ints) -> list[Ints]:
+        return np.array_split(order, -(-len(order) // self.stack)) if len(order) > self.stack else [order]
+
+    def _round(self, call: Call, stack: Ints) -> int:
+        """The round in which the clients of a stack fetched."""
+        return self.clocks.round if call.rounds is None else int(call.rounds[stack[0]])
 
     def turns(self, call: Call) -> tuple[list[Ints], list[Turn]]:
         """The clients in stacks, by their places, and what each stack has to do."""
@@ -259,7 +269,7 @@ class Engine(ABC):
             works.append(
                 Turn(
                     clients[stack],
-                    self.clocks.round,
+                    self._round(call, stack),
                     turn,
                     {key: value[places] for key, value in call.own.items()},
                     self.memories(clients[stack], window),
@@ -313,7 +323,8 @@ class Engine(ABC):
             sent={key: value[kept] for key, value in result.sent.items()},
             memory={key: value[kept] for key, value in result.memory.items()},
         )
-        return self.worker.settle(who, call.turn, self.clocks.round, call.part(stack[kept]), accepted, inbox)
+        fetched = self._round(call, stack)
+        return self.worker.settle(who, call.turn, fetched, call.part(stack[kept]), accepted, inbox)
 
     def keep(self, clients: Ints, memory: Memory, window: Window | None = None) -> None:
         """The clients' memory from now on, made when they held the rows of a window."""
