@@ -398,6 +398,18 @@ def test_a_run_ends_when_its_target_is_reached_and_says_when() -> None:
     assert done.notes == []
 
 
+def test_what_is_evaluated_only_after_the_last_round_is_so_after_the_one_that_reached_the_target() -> None:
+    main = fedloom.Evaluation(split="train")
+    once = fedloom.Evaluation("once", split="train", every=0)
+    schedule = Schedule("rounds", metric="loss", target=0.9)
+    done = fedloom.train(
+        make_problem("mlp"), fedloom.FedAvg(lr=0.3), rounds=400, schedule=schedule, evaluate=[main, once]
+    )
+    assert done.summary["stopped"] == "target"
+    assert [row["round"] for row in done.history if "evaluations" in row] == [done.summary["rounds"]]
+    assert done.history[-1]["evaluations"]["once"] == done.history[-1]["evaluation"]
+
+
 def test_a_target_that_is_never_reached_ends_at_the_limit_and_says_so() -> None:
     schedule = Schedule("rounds", metric="loss", target=1e-9)
     done = fedloom.train(make_problem("linear"), fedloom.FedAvg(), rounds=3, schedule=schedule, executor="serial")

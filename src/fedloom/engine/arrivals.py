@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 from fedloom.engine.availability import gone_for_good
-from fedloom.engine.engine import FATES, Call, Floats, Groups, Outcome, Row, ServerEngine, Tally
+from fedloom.engine.engine import FATES, Call, Groups, Outcome, Row, ServerEngine, Tally
+from fedloom.engine.fleet import Floats
 from fedloom.engine.selection import Uniform
 from fedloom.engine.setting import Setting
 from fedloom.errors import ClientError, RunError

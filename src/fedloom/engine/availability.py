@@ -12,16 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
 
-from fedloom.engine.fleet import Distribution, Fleet, common_cycle
+from fedloom.engine.fleet import Bools, Distribution, Fleet, Floats, Ints, common_cycle
 from fedloom.engine.trace import Interval, read_trace
 from fedloom.errors import ConfigError, Deserted, RunError
 from fedloom.federation.randomness import Draw
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Stretch = tuple[Floats, Floats]
 
 PASSES = 100_000

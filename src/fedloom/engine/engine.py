@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedloom.channel import payload
 from fedloom.engine.availability import interrupted
 from fedloom.engine.evaluator import Evaluator
+from fedloom.engine.fleet import Bools, Floats
 from fedloom.engine.memories import Keeper
 from fedloom.engine.online import Online
 from fedloom.engine.setting import Setting, fresh_model
@@ -34,8 +34,7 @@ from fedloom.methods.method import Context, Method, ServerMethod
 from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message, State, Vector
 
-Floats = npt.NDArray[np.float64]
-Fates = dict[str, npt.NDArray[np.bool_]]
+Fates = dict[str, Bools]
 Row = dict[str, Any]
 Groups = dict[str, dict[str, Tensor]]
 _SHOWN = 24  # clients whose jobs are kept in the history, for the picture of the fleet

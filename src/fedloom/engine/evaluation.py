@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from annotated_types import Ge
 from torch import Tensor
@@ -16,10 +15,9 @@ from fedloom.errors import ConfigError
 from fedloom.execution.work import Evaluate, Evaluated
 from fedloom.federation.data import SOURCE, TARGET, FederatedData
 from fedloom.federation.metrics import from_counts, higher_is_better, metrics_for
+from fedloom.federation.ragged import Ints
 from fedloom.methods.method import Method
 from fedloom.types import Count, Positive, Vector
-
-Ints = npt.NDArray[np.int64]
 
 _ROWS_AT_ONCE = 5000  # an evaluation goes to the executor in pieces of about so many rows …
 _CLIENTS_AT_ONCE = 1000  # … and at most so many clients, whatever the executor

@@ -322,12 +322,16 @@ class _Walk:
 
     def _record(self, row: Row) -> None:
         """Evaluate what is due, then write the row of the round."""
-        evaluator, clocks, last = self.engine.evaluator, self.engine.clocks, self.over
-        due = [evaluation for evaluation in evaluator.evaluations if evaluator.due(evaluation, last)]
-        for evaluation in due:
+        evaluator, clocks, due = self.engine.evaluator, self.engine.clocks, list[Evaluation]()
+        for evaluation in evaluator.evaluations:
+            if not evaluator.due(evaluation, last=self.over):
+                continue
+            due.append(evaluation)
             verdict = evaluator.evaluate(evaluation)
             if evaluation is evaluator.evaluations[0]:
                 row["evaluation"], self.verdict = verdict.summary(), verdict
+                if self.reached is None and self._on_target(row):
+                    self.reached = row  # so this round is the last, after which the other evaluations are due too
             else:
                 row.setdefault("evaluations", {})[evaluation.name] = verdict.summary()
         method = self.engine.setting.method  # what clients have to measure costs as much as an evaluation: as often
@@ -338,8 +342,6 @@ class _Walk:
             row["measures"] = measures
         if evaluator.unanswered:
             row["failures"], evaluator.unanswered = [*row.get("failures", []), *evaluator.unanswered], []
-        if self.reached is None and self._on_target(row):
-            self.reached = row
         row["wall_seconds"] = clocks.wall_seconds = self.wall_before + time.perf_counter() - self.started
         self.history.append(row)
         if self.progress is not None:
