@@ -187,6 +187,42 @@ def test_fedavg_that_takes_each_reply_by_hand() -> None:
     torch.testing.assert_close(engine.theta(), x, rtol=1e-12, atol=1e-12)
 
 
+@dataclass(frozen=True)
+class Taciturn(fedloom.FedAvg):
+    """Does not say how much work it is, so that jobs are computed earlier."""
+
+    def work(self, rows: Ints) -> None:
+        return None
+
+
+@pytest.mark.parametrize("stack", [2, None])
+@pytest.mark.parametrize("kind", [fedloom.FedAvg, Taciturn])
+def test_a_step_size_goes_by_the_round_in_which_a_client_fetched(kind: type[Any], stack: int | None) -> None:
+    squares, rate = LeastSquares(), "exponential:0.05:0.5"
+    fleet = Fleet(speed=Distribution("uniform", 3.0, 40.0), delay_up=Distribution("uniform", 0.1, 0.4))
+    method = kind(lr=rate, batch=None)
+    engine = flown(6, squares.problem, method, fleet=fleet, stack=stack)
+    clients = len(squares.sizes)
+    took = fleet.seconds(np.arange(clients), 0, 0, 0, squares.sizes.numpy())
+    ends = sorted((turn * took[i], i) for i in range(clients) for turn in range(1, 80))[: 6 * clients]
+    x = engine.theta0.clone()
+    fetched = {i: (x.clone(), 0) for i in range(clients)}
+    for ended, (_, i) in enumerate(ends, 1):
+        y, t = fetched[i]
+        x = x - 0.05 * 0.5**t * squares.hessians[i] @ (y - squares.minimisers[i])
+        fetched[i] = x.clone(), ended // clients
+    assert len({t for _, t in fetched.values()}) > 1
+    torch.testing.assert_close(engine.theta(), x, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("delay", [0.0, 7.0])
+def test_step_sizes_that_change_by_the_round_are_those_of_the_rounds(delay: float) -> None:
+    problem, fleet = make_problem("mlp"), Fleet(delay_up=Distribution("constant", delay))
+    method = fedloom.Scaffold(batch=4, lr="exponential:0.1:0.5")
+    waited = run(problem, method, 5, fleet=fleet, evaluations=())
+    assert torch.equal(flown(5, problem, method, fleet=fleet, buffer=5).theta(), waited.theta())
+
+
 @pytest.mark.parametrize("stack", [1, 3, None])
 def test_stacks_whose_clients_fetched_different_states_agree_with_clients_one_by_one(stack: int | None) -> None:
     problem = make_problem("mlp", dtype=torch.float64)
@@ -362,6 +398,18 @@ def test_a_run_ends_when_its_target_is_reached_and_says_when() -> None:
     assert done.notes == []
 
 
+def test_what_is_evaluated_only_after_the_last_round_is_so_after_the_one_that_reached_the_target() -> None:
+    main = fedloom.Evaluation(split="train")
+    once = fedloom.Evaluation("once", split="train", every=0)
+    schedule = Schedule("rounds", metric="loss", target=0.9)
+    done = fedloom.train(
+        make_problem("mlp"), fedloom.FedAvg(lr=0.3), rounds=400, schedule=schedule, evaluate=[main, once]
+    )
+    assert done.summary["stopped"] == "target"
+    assert [row["round"] for row in done.history if "evaluations" in row] == [done.summary["rounds"]]
+    assert done.history[-1]["evaluations"]["once"] == done.history[-1]["evaluation"]
+
+
 def test_a_target_that_is_never_reached_ends_at_the_limit_and_says_so() -> None:
     schedule = Schedule("rounds", metric="loss", target=1e-9)
     done = fedloom.train(make_problem("linear"), fedloom.FedAvg(), rounds=3, schedule=schedule, executor="serial")
@@ -370,7 +418,11 @@ def test_a_target_that_is_never_reached_ends_at_the_limit_and_says_so() -> None:
     assert "target loss = 1e-09 was not reached" in done.notes[0]
 
 
-@pytest.mark.parametrize("method", [fedloom.FedAvg(batch=4), fedloom.Scaffold(batch=4)], ids=["fedavg", "scaffold"])
+@pytest.mark.parametrize(
+    "method",
+    [fedloom.FedAvg(batch=4), fedloom.Scaffold(batch=4), fedloom.FedAvg(batch=4, lr="exponential:0.1:0.5")],
+    ids=["fedavg", "scaffold", "schedule"],
+)
 @pytest.mark.parametrize("stop", [1, 4])
 def test_a_run_that_was_stopped_and_resumed_ends_in_the_same_bits(tmp_path: Path, method: Method, stop: int) -> None:
     problem = make_problem("mlp")

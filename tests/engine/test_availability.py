@@ -106,7 +106,8 @@ def test_those_absent_at_a_smaller_share_are_absent_at_a_larger_one(shares: list
 
 def test_the_share_is_of_those_who_could_take_part() -> None:
     data = make_data(sizes=(1,) * 12, roles=[SOURCE, TARGET, TARGET] * 4)
-    gone = np.isinf(Availability.among(data, fleet(absent=0.5), 0).next_available(np.arange(12), 0.0))
+    there = Availability.of(fleet(absent=0.5), 0, 12, candidates=data.with_role(SOURCE).numpy())
+    gone = np.isinf(there.next_available(np.arange(12), 0.0))
     assert gone[::3].sum() == gone.sum() == 2
 
 

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.channel import Quantise, payload
+from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import Distribution, Fleet
+from fedloom.engine.run import train
 from fedloom.engine.selection import BySize, Chosen, Uniform
 from fedloom.errors import ClientError, ConfigError, DataError, RunError
 from fedloom.federation.client import Client
@@ -383,6 +385,20 @@ def test_measures_sum_over_clients_in_their_order() -> None:
     expected = math.fsum(3 + n / 3 for n in SIZES)
     assert engine.evaluator.measures()["thirds"] == pytest.approx(expected, rel=1e-15)
     assert start(make_problem("linear"), FedAvg()).evaluator.measures() == {}
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "measured"),
+    [
+        ([Evaluation(split="train", every=2)], [0, 2, 4]),
+        ([Evaluation(split="train", every=0)], [4]),
+        ([Evaluation(split="train", every=0), Evaluation("second", split="train", every=3)], [0, 3, 4]),
+        ([], [0, 1, 2, 3, 4]),
+    ],
+)
+def test_clients_measure_only_when_something_is_evaluated(evaluate: list[Evaluation], measured: list[int]) -> None:
+    done = train(make_problem("linear"), Tally(), rounds=4, evaluate=evaluate, executor="serial")
+    assert [row["round"] for row in done.history if "thirds" in row.get("measures", {})] == measured
 
 
 # ------------------------------------------------------------------------------------------------ trouble

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.errors import RunError
-from fedloom.storage.history import History
+from fedloom.storage.history import History, as_frame
 
 ROWS = [{"round": t, "seconds": t / 3, "evaluation": {"accuracy": {"weighted": 0.5 + t / 100}}} for t in range(4)]
 
@@ -174,7 +174,7 @@ def test_the_frame_has_one_flat_column_for_each_number():
             "evaluations": {"adapted": {"accuracy": {"weighted": 0.95, "std": 0.1}}},
         }
     )
-    frame = history.frame()
+    frame = as_frame(history.rows)
     assert list(frame.columns) == [
         "round",
         "measures.gap",
@@ -194,12 +194,12 @@ def test_the_frame_has_one_flat_column_for_each_number():
 
 
 def test_the_frame_of_no_rows_is_empty():
-    assert History().frame().empty
+    assert as_frame([]).empty
 
 
 def test_the_frame_has_ages_and_values_tested_on_arrival_but_not_the_jobs_of_single_clients():
     history = History()
     row = {"round": 1, "staleness": {"mean": 1.5, "max": 4}, "prequential": {"accuracy": 0.5}}
     history.append({**row, "jobs": [[0, 0.0, 1.0, "accepted"]], "away": [[1, 0.0, None]]})
-    assert list(history.frame().columns) == ["round", "staleness.mean", "staleness.max", "prequential.accuracy"]
+    assert list(as_frame(history.rows).columns) == ["round", "staleness.mean", "staleness.max", "prequential.accuracy"]
     assert history.rows[0]["jobs"] == [[0, 0.0, 1.0, "accepted"]]

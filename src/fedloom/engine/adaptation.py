@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -17,23 +18,19 @@ from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.memories import Keeper
 from fedloom.errors import DataError, RunError
 from fedloom.execution import Worker, one_thread
-from fedloom.execution.work import Evaluate
 from fedloom.federation.data import FederatedData
 from fedloom.federation.model import Model
 from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
 from fedloom.methods import Method
-from fedloom.storage import tensorfile
 from fedloom.storage.files import guarded, replacing, write_json
 from fedloom.storage.folder import theta_sha256
 from fedloom.storage.saved import shapes_of
 from fedloom.storage.store import MemoryStore
-from fedloom.storage.tensors import to_bytes
 from fedloom.types import State, Vector
 
 MODEL, RECORD = "model.safetensors", "adapted.json"
-_KIND = "fedloom.model"
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,10 +110,10 @@ class Adapted:
             if path.exists() and not (path / RECORD).is_file() and (not path.is_dir() or any(path.iterdir())):
                 raise RunError(f"{path} is there already and holds no adapted model; choose another folder")
             path.mkdir(parents=True, exist_ok=True)
-        views = {name: tensor.contiguous() for name, tensor in self.model.views(self.theta).items()}
-        columns = [tensorfile.Column(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in views.items()]
+        views = self.model.views(self.theta).items()  # of one vector, which safetensors takes for tensors that are tied
+        apart = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in views}
         with replacing(path / MODEL) as file:
-            tensorfile.write(file, _KIND, columns, map(to_bytes, views.values()), {})
+            file.write(safetensors.torch.save(apart))
         write_json(path / RECORD, self.record)
         return replace(self, folder=path)
 
@@ -147,17 +144,8 @@ def adapt_client(
     lone = Problem(client.alone(), problem.model, problem.loss.name, problem.dtype)
     worker = Worker(lone, method, Channel(), seed)
     ids = np.array([client.number])
-    adapted = Evaluate(
-        ids,
-        round,
-        split=judged,
-        model="adapted",
-        metrics=evaluation.metrics,
-        adapt_split=fitted,
-        adapt_steps=evaluation.adapt_steps,
-        adapt_lr=evaluation.adapt_lr,
-        memory=Keeper(store, elsewhere=False).of(ids),
-    )
+    memory = Keeper(store, elsewhere=False).of(ids)
+    adapted = replace(evaluation.work(ids, round), model="adapted", memory=memory, reference=None)
     with one_thread():
         try:
             theta = worker.models(lone.client(ids, Draw(seed, round)), state, adapted)

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import heapq
 import math
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from fedloom.engine.availability import gone_for_good
-from fedloom.engine.engine import FATES, Call, Floats, Groups, Outcome, Row, ServerEngine
+from fedloom.engine.engine import FATES, Call, Groups, Outcome, Row, ServerEngine, Tally
+from fedloom.engine.fleet import Floats
 from fedloom.engine.selection import Uniform
 from fedloom.engine.setting import Setting
 from fedloom.errors import ClientError, RunError
@@ -35,8 +35,8 @@ from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message, Vector
 
 _BLOCK = 256  # random numbers that are drawn at a time
-_WRITTEN = ("client", "started", "version", "down", "rows", "ends", "fate", "up", "evaluations", "figures", "turn")
-"""What a checkpoint says of a job in words and numbers; its tensors are written beside."""
+_TENSORS = ("received", "own", "theta", "sent", "memory")
+"""What a checkpoint keeps of a job beside the words and numbers that it says of it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -67,6 +67,8 @@ class Job:
     """What the channel has to say of its reply."""
     turn: int = 0
     """Of a real device: the turn that it was asked for."""
+    round: int = 0
+    """The round in which it fetched."""
 
 
 class Staggered(ServerEngine):
@@ -101,7 +103,7 @@ class Staggered(ServerEngine):
         """Jobs that have ended, in their order: the server takes a step for each full buffer of accepted replies."""
         accepted = []
         for job in ended:
-            tally.add(job, self.clocks.server_steps, job.client in self.shown)
+            self._add(job, tally)
             self.idle.append(job.client)
             if job.fate == "accepted":
                 if self.online is not None:
@@ -114,6 +116,20 @@ class Staggered(ServerEngine):
             memories = [job.memory or {} for job in accepted]
             window = None if self.online is None else _window(accepted)
             self.keep(np.array([job.client for job in accepted]), columns_of(memories), window)
+
+    def _add(self, job: Job, tally: Tally) -> None:
+        """One job has ended."""
+        tally.ended += 1
+        tally.fates[job.fate] += 1
+        tally.up += job.up if job.fate != "dropped" else 0
+        tally.down += job.down
+        tally.evaluations += job.evaluations
+        if job.fate == "accepted":
+            tally.ages.append(self.clocks.server_steps - job.version)
+            for key, value in job.figures.items():
+                tally.figures[key] = tally.figures.get(key, 0.0) + value
+        if job.client in self.shown:
+            tally.jobs.append([job.client, job.started, job.ends, job.fate])
 
     def _update(self) -> None:
         """The server's step on the replies in its buffer."""
@@ -141,21 +157,11 @@ class Staggered(ServerEngine):
         self.picks += 1
         return self._numbers[at]
 
-    def record(self, tally: Tally, started: float) -> Row:
-        clocks = self.clocks
-        clocks.round += 1
-        clocks.bytes_up += tally.up
-        clocks.bytes_down += tally.down
-        clocks.gradient_evaluations += tally.evaluations
-        clocks.wall_seconds += time.perf_counter() - started
-        row: Row = {**vars(clocks), "selected": tally.ended, **tally.fates, **self.fresh_tests()}
-        row |= self.channel_figures(tally.means())
-        row["staleness"] = {"mean": tally.staleness / max(tally.fates["accepted"], 1), "max": tally.oldest}
-        if self.now > 0:
-            row["jobs"] = tally.jobs
-        if tally.away:
-            row["away"] = tally.away
-        return row | {"failures": tally.failures} if tally.failures else row
+    def finish(self, tally: Tally) -> Row:
+        """A round is over, in which these jobs ended."""
+        count = max(len(tally.ages), 1)
+        tally.figures = {key: value / count for key, value in tally.figures.items()}
+        return self.record(tally) | {"staleness": {"mean": sum(tally.ages) / count, "max": max(tally.ages, default=0)}}
 
     def snapshot(self) -> tuple[Groups, dict[str, Any]]:
         groups, meta = super().snapshot()
@@ -167,7 +173,7 @@ class Staggered(ServerEngine):
             "picks": self.picks,
             "idle": self.idle,
             "sleeping": sorted(self.sleeping),
-            "jobs": [{name: getattr(job, name) for name in _WRITTEN} for job in jobs],
+            "jobs": [{f.name: getattr(job, f.name) for f in fields(Job) if f.name not in _TENSORS} for job in jobs],
         }
         groups["flight"] = {}
         for number, job in enumerate(jobs):
@@ -185,8 +191,6 @@ class Staggered(ServerEngine):
         saved, kept = meta["flight"], groups.get("flight", {})
         self.wave, self.picks, self.idle = saved["wave"], saved["picks"], saved["idle"]
         self.sleeping = [(back, client) for back, client in saved["sleeping"]]
-        if self.picks % _BLOCK:
-            self._numbers = Draw(self.setting.seed, self.picks // _BLOCK).uniform("next client", 0, _BLOCK).tolist()
         parts: dict[str, Message] = {}
         for name, value in kept.items():
             where, _, key = name.rpartition("/")
@@ -198,7 +202,7 @@ class Staggered(ServerEngine):
                     "the run was begun by an older fedloom, whose jobs in flight this one cannot read; go on with it "
                     "by the fedloom that began it, or start it again with --force"
                 )
-            job = Job(**{**written, "rows": tuple(written["rows"])})
+            job = Job(**{"round": self.clocks.round, **written, "rows": tuple(written["rows"])})
             job.own, job.sent, job.memory = (parts.get(f"{number}/{part}", {}) for part in ("own", "sent", "memory"))
             jobs.append(job)
         waiting, flying, _ = saved["counts"]
@@ -218,7 +222,6 @@ class Arrivals(Staggered):
 
     def step(self) -> Row:
         """As many ended jobs as clients work at a time."""
-        started = time.perf_counter()
         tally = Tally()
         if not self.flight and not self.waiting:
             self._fill(tally)
@@ -237,7 +240,7 @@ class Arrivals(Staggered):
                 while self.sleeping and self.sleeping[0][0] == now:
                     self.idle.append(heapq.heappop(self.sleeping)[1])
                 self._fill(tally)
-        return self.record(tally, started)
+        return self.finish(tally)
 
     def _next(self) -> float:
         """When something happens next, of what is computed."""
@@ -258,6 +261,8 @@ class Arrivals(Staggered):
         if not clients:
             return
         ids, now, steps = np.array(clients), self.now, self.clocks.server_steps
+        # Who fetches when the last job of a round has ended takes part in the next.
+        under_way = self.clocks.round + int(tally.ended >= self.concurrency)
         window, theta = None, None
         if self.online is not None:
             self.online.meet(ids, now)
@@ -265,7 +270,7 @@ class Arrivals(Staggered):
         received, columns, down = self.sent(ids)
         for i, (client, own) in enumerate(zip(clients, rows_of(columns, len(clients)), strict=True)):
             rows = (0, self.counts.item(client)) if window is None else (int(window[0][i]), int(window[1][i]))
-            job = Job(client, now, steps, down, received, own, rows, theta)
+            job = Job(client, now, steps, down, received, own, rows, theta, round=under_way)
             job.ends = now + self._least(job)
             self.waiting.append(job)
             self.earliest = min(self.earliest, job.ends)
@@ -337,6 +342,8 @@ class Arrivals(Staggered):
         jobs = sorted(self.waiting, key=lambda job: job.client)
         self.waiting, self.earliest = [], math.inf
         call = _together(jobs, self.wave, self.online is not None)
+        if self.method.by_round:
+            call = replace(call, rounds=np.array([job.round for job in jobs]))
         failures: list[str] = []
         stacks, works = self.turns(call)
         for number, result in self.executor.map(call.received, works):
@@ -381,39 +388,6 @@ class Arrivals(Staggered):
                 "make work return what the client really does, or None"
             )
         return ends
-
-
-class Tally:
-    """What ended in one round."""
-
-    def __init__(self) -> None:
-        self.ended = self.up = self.down = self.evaluations = self.staleness = self.oldest = 0
-        self.fates = dict.fromkeys(FATES, 0)
-        self.figures: dict[str, float] = {}
-        self.failures: list[str] = []
-        self.jobs: list[list[Any]] = []
-        """Client, start, end, fate of the clients that are shown …"""
-        self.away: list[list[Any]] = []
-        """… and client, from when, until when, of their absences that were noticed."""
-
-    def add(self, job: Job, steps: int, shown: bool) -> None:
-        """One job that ended when the server had taken so many steps."""
-        self.ended += 1
-        self.fates[job.fate] += 1
-        self.up += job.up if job.fate != "dropped" else 0
-        self.down += job.down
-        self.evaluations += job.evaluations
-        if job.fate == "accepted":
-            self.staleness += steps - job.version
-            self.oldest = max(self.oldest, steps - job.version)
-            for key, value in job.figures.items():
-                self.figures[key] = self.figures.get(key, 0.0) + value
-        if shown:
-            self.jobs.append([job.client, job.started, job.ends, job.fate])
-
-    def means(self) -> dict[str, float]:
-        """What the channel has to say of the accepted replies, on average."""
-        return {key: value / self.fates["accepted"] for key, value in self.figures.items()}
 
 
 def _together(jobs: Sequence[Job], turn: int, online: bool) -> Call:

@@ -12,17 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
 
-from fedloom.engine.fleet import Distribution, Fleet, common_cycle
+from fedloom.engine.fleet import Bools, Distribution, Fleet, Floats, Ints, common_cycle
 from fedloom.engine.trace import Interval, read_trace
 from fedloom.errors import ConfigError, Deserted, RunError
-from fedloom.federation.data import SOURCE, FederatedData
 from fedloom.federation.randomness import Draw
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Stretch = tuple[Floats, Floats]
 
 PASSES = 100_000
@@ -67,11 +62,6 @@ class Availability:
         if fleet.fails_every is not None:
             parts.append(Failing(fleet.fails_every, fleet.repair, seed))
         return Availability(parts)
-
-    @staticmethod
-    def among(data: FederatedData, fleet: Fleet, seed: int) -> Availability:
-        """That of the clients of a federation, of whom the sources would take part."""
-        return Availability.of(fleet, seed, data.clients, data.names, data.with_role(SOURCE).numpy())
 
     def next_available(self, clients: Ints, t: float | Floats) -> Floats:
         """The first time from t on at which each client is available: t itself if it is, inf if it never is again."""

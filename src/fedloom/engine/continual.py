@@ -6,29 +6,27 @@ import json
 import math
 import os
 import shutil
-import tempfile
 import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from fedloom import __version__
 from fedloom.engine.engine import Clocks
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.matrix import TaskMatrix
 from fedloom.engine.rounds import Rounds
-from fedloom.engine.run import Interrupted, Prepared, Progress, Run, prepare
+from fedloom.engine.run import Interrupted, Prepared, Progress, Run, prepare, run_folder, summed_up
 from fedloom.engine.selection import All
-from fedloom.engine.setting import Setting
+from fedloom.engine.setting import Setting, fresh_model
 from fedloom.errors import ConfigError, RunError
 from fedloom.execution import Serial, one_thread
 from fedloom.federation.metrics import higher_is_better
 from fedloom.federation.problem import Problem
-from fedloom.federation.randomness import Draw
 from fedloom.methods import Method, name_of
-from fedloom.storage.folder import CONFIG, HISTORY, MATRIX, SUMMARY, TASK, RunFolder, theta_sha256
+from fedloom.storage.folder import CONFIG, HISTORY, MATRIX, SUMMARY, TASK, RunFolder
 from fedloom.storage.history import History, Row
 from fedloom.storage.saved import SavedModel, refuse_other_model, saved_model, shapes_of
 from fedloom.storage.store import MemoryStore
@@ -77,10 +75,6 @@ class Lesson:
         """What its run combines."""
         return self.run.setting
 
-    def fresh(self) -> Vector:
-        """The model before anything is learnt."""
-        return fresh_model(self.setting.problem, self.setting.seed)
-
     def evaluated_in(self, method: Method, prior: Vector | None) -> Setting:
         """What models of this task, or of another one with its own method, are evaluated in."""
         own = self.setting
@@ -94,11 +88,6 @@ class Lesson:
             prior=prior,
             stream=None if own.stream is None else own.stream.over(),
         )
-
-
-def fresh_model(problem: Problem, seed: int) -> Vector:
-    """The model before anything is learnt."""
-    return problem.model.init(Draw(seed).key("model"), problem.dtype)
 
 
 def train_tasks(
@@ -137,82 +126,63 @@ def train_tasks(
         run = fedloom.train_tasks(problems, fedloom.FedAvg(lr=0.1), rounds=2)
         print(run.matrix.forgetting)
     """
-    return learn_tasks(
-        _lessons(_tasks(tasks, method, names, how)),
-        start=start,
-        out=out,
-        force=force,
-        resume=resume,
-        config=config,
-        label=label,
-        progress=progress,
-    )
+    lessons = Lessons(_lessons(_tasks(tasks, method, names, how)), start, config, label)
+    return lessons.run(out, force=force, resume=resume, progress=progress)
 
 
-def learn_tasks(
-    lessons: list[Lesson],
-    *,
-    start: Start,
-    out: str | Path | None,
-    force: bool,
-    resume: bool,
-    config: dict[str, Any] | None,
-    label: str | None,
-    progress: Progress | None,
-    done: Done | None = None,
-) -> Run:
-    """Tasks that were checked one by one, in sequence: the arguments of ``train_tasks``.
+@dataclass(frozen=True, eq=False)
+class Lessons:
+    """Tasks that are learnt in sequence, each checked already: the arguments of ``train_tasks``."""
 
-    ``done`` finds the folder of a task of another sequence that has the very settings of one, and the same model
-    before it: that is copied instead of learning the task again.
-    """
-    _check(lessons)
-    with ExitStack() as exits:
-        exits.enter_context(one_thread())
-        if out is None:
-            if resume:
-                raise RunError("resume=True needs the folder of the tasks: give out=…")
-            path = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="fedloom-")))
-        else:
-            folder = RunFolder.open(out) if resume else RunFolder.create(out, force)
+    tasks: list[Lesson]
+    start: Start
+    config: dict[str, Any] | None
+    label: str | None
+    done: Done = lambda config: None
+    """Finds the folder of a task of another sequence that has the very settings of one, and the same model before it:
+    that is copied instead of learning the task again."""
+
+    def run(
+        self, out: str | Path | None, *, force: bool = False, resume: bool = False, progress: Progress | None = None
+    ) -> Run:
+        """Learn all that are left."""
+        _check(self.tasks)
+        config = self.config or {"made_by": "python", "task": [{"name": task.name} for task in self.tasks]}
+        with ExitStack() as exits:
+            exits.enter_context(one_thread())
+            folder = run_folder(out, force, resume, config)
+            if folder is None:
+                folder = RunFolder(Path(exits.enter_context(TemporaryDirectory(prefix="fedloom-"))), None)
             exits.callback(folder.close)
-            path = folder.path
-            if not resume:
-                folder.write_toml(CONFIG, config or {"made_by": "python", "task": [{"name": t.name} for t in lessons]})
-        label = label or name_of(lessons[0].setting.method)
-        walk = _Sequence(lessons, path, start, label, progress, out is not None, done)
-        return walk.go()
+            return _Sequence(self, folder, progress, out is not None).go()
 
 
+@dataclass(eq=False)
 class _Sequence:
     """The tasks of one sequence, and what is known of them so far."""
 
-    def __init__(
-        self,
-        tasks: list[Lesson],
-        path: Path,
-        start: Start,
-        label: str,
-        progress: Progress | None,
-        kept: bool,
-        done: Done | None,
-    ) -> None:
-        self.tasks, self.path, self.start, self.label = tasks, path, start, label
-        self.progress, self.kept, self.done = progress, kept, done
-        self.scores: list[list[Scores]] = []
-        """First those of a fresh model, then those after each task; in each row one for each task."""
-        self.history: list[Row] = []
-        self.notes: list[str] = []
-        self.clocks = Clocks()
+    lessons: Lessons
+    folder: RunFolder
+    progress: Progress | None
+    kept: bool
+    scores: list[list[Scores]] = field(default_factory=list)
+    """First those of a fresh model, then those after each task; in each row one for each task."""
+    history: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    clocks: Clocks = field(default_factory=Clocks)
+
+    @property
+    def tasks(self) -> list[Lesson]:
+        """All tasks."""
+        return self.lessons.tasks
 
     def go(self) -> Run:
         """All tasks that are left."""
-        self.scores = self._recorded()
-        if not self.scores:
-            self.scores.append(self._judged(None))
+        recorded = self.folder.file(MATRIX).is_file()
+        self.scores = self.folder.read_json(MATRIX)["scores"] if recorded else [self._judged(None)]
         saved: SavedModel | None = None
         for number, task in enumerate(self.tasks):
-            place = self.path / f"{TASK}{number + 1}"
+            place = self.folder.file(f"{TASK}{number + 1}")
             self._learn(task, place, saved)
             saved = saved_model(place)
             if len(self.scores) < number + 2:
@@ -221,14 +191,17 @@ class _Sequence:
             self._write()
         assert saved is not None
         summary = self._summary(saved.theta)
-        folder = self.path if self.kept else None
-        return Run(saved.theta, saved.state, self.history, summary, folder, self.notes, self.matrix())
+        return Run(saved.theta, saved.state, self.history, summary, self._place, self.notes, self.matrix())
+
+    @property
+    def _place(self) -> Path | None:
+        return self.folder.path if self.kept else None
 
     def _learn(self, task: Lesson, place: Path, before: SavedModel | None) -> None:
         """One task, from the beginning or from where it was stopped; nothing when it is done."""
-        run = replace(task.run, label=self.label)
+        run = replace(task.run, label=self.lessons.label or name_of(self.tasks[0].setting.method))
         if before is not None:
-            start = before.theta if self.start == "previous" else None
+            start = before.theta if self.lessons.start == "previous" else None
             written = {"run": f"../{before.folder.name}", "start": start is not None, "sha256": before.sha256}
             run = replace(
                 run,
@@ -236,15 +209,14 @@ class _Sequence:
                 config=None if run.config is None else {**run.config, "prior": written},
             )
             _refuse_other_prior(place, before)
-        if self.done is not None and run.config is not None and not (place / CONFIG).is_file():
-            _take_over(self.done(run.config), place)
+        if run.config is not None and not (place / CONFIG).is_file():
+            _take_over(self.lessons.done(run.config), place)
         if (place / SUMMARY).is_file():
             return
         try:
             made = run.run(place, resume=(place / CONFIG).is_file(), progress=self._following())
         except Interrupted as stop:
-            done = self.clocks.round + stop.completed
-            raise Interrupted(self.path if self.kept else None, done) from stop
+            raise Interrupted(self._place, self.clocks.round + stop.completed) from stop
         self.notes += made.notes
 
     def _judged(self, learnt: tuple[Method, SavedModel] | None) -> list[Scores]:
@@ -256,7 +228,7 @@ class _Sequence:
                 store = exits.enter_context(MemoryStore() if saved is None else saved.memory())
                 executor = Serial()
                 exits.callback(executor.close)
-                prior = task.fresh() if saved is None else saved.theta
+                prior = fresh_model(task.setting.problem, task.setting.seed) if saved is None else saved.theta
                 engine = Rounds(task.evaluated_in(method, prior), executor, store)
                 if saved is not None:
                     engine.state, engine.clocks.round = saved.state, saved.round
@@ -286,18 +258,9 @@ class _Sequence:
         fresh, *rows = (tuple(_value(scores[evaluation][metric]) for scores in row) for row in self.scores)
         return TaskMatrix(tuple(task.name for task in self.tasks), tuple(rows), fresh, metric, higher_is_better(metric))
 
-    def _recorded(self) -> list[list[Scores]]:
-        """What was evaluated before the sequence was stopped."""
-        file = self.path / MATRIX
-        if not file.is_file():
-            return []
-        found: list[list[Scores]] = RunFolder(self.path, None).read_json(MATRIX)["scores"]
-        return found
-
     def _write(self) -> None:
         """matrix.json, then the history of all tasks so far."""
         matrix = self.matrix()
-        folder = RunFolder(self.path, None)
         described = {
             "tasks": matrix.tasks,
             "metric": matrix.metric,
@@ -308,32 +271,16 @@ class _Sequence:
             **matrix.measures(),
             "scores": self.scores,
         }
-        folder.write_json(MATRIX, described)
-        History.write(folder.file(HISTORY), self.history)
+        self.folder.write_json(MATRIX, described)
+        History.write(self.folder.file(HISTORY), self.history)
 
     def _summary(self, theta: Vector) -> dict[str, Any]:
         matrix, first = self.matrix(), self.tasks[0].setting
-        measured = {
-            f"average_{matrix.metric}" if name == "average" else name: v for name, v in matrix.measures().items()
-        }
-        clocks = asdict(self.clocks)
-        summary = {
-            "label": self.label,
-            "method": name_of(first.method),
-            "data": first.problem.data.name,
-            "seed": first.seed,
-            "rounds": clocks.pop("round"),
-            "tasks": [task.name for task in self.tasks],
-            "metrics": measured,
-            "spread": {name: {"weighted": value} for name, value in measured.items()},
-            "theta_sha256": theta_sha256(theta),
-            "parameters": theta.numel(),
-            **clocks,
-            "finished": True,
-            "fedloom": __version__,
-        }
+        named = {"average": f"average_{matrix.metric}"}
+        spread = {named.get(name, name): {"weighted": value} for name, value in matrix.measures().items()}
+        summary = summed_up(self.lessons.label, first, self.clocks, theta, spread) | {"tasks": list(matrix.tasks)}
         if self.kept:
-            RunFolder(self.path, None).write_json(SUMMARY, summary)
+            self.folder.write_json(SUMMARY, summary)
         return summary
 
     def _following(self) -> Progress | None:

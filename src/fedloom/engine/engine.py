@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedloom.channel import payload
 from fedloom.engine.availability import interrupted
 from fedloom.engine.evaluator import Evaluator
+from fedloom.engine.fleet import Bools, Floats
 from fedloom.engine.memories import Keeper
 from fedloom.engine.online import Online
-from fedloom.engine.setting import Setting
+from fedloom.engine.setting import Setting, fresh_model
 from fedloom.errors import ConfigError, Diverged, RunError
 from fedloom.execution import Executor, Worker
 from fedloom.execution.work import Memories, Test, Trained, Turn
@@ -34,8 +34,7 @@ from fedloom.methods.method import Context, Method, ServerMethod
 from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message, State, Vector
 
-Floats = npt.NDArray[np.float64]
-Fates = dict[str, npt.NDArray[np.bool_]]
+Fates = dict[str, Bools]
 Row = dict[str, Any]
 Groups = dict[str, dict[str, Tensor]]
 _SHOWN = 24  # clients whose jobs are kept in the history, for the picture of the fleet
@@ -74,6 +73,8 @@ class Call:
     """Where data keep arriving: the rows that each held then …"""
     theta: Vector | None = None
     """… and the model that new ones are evaluated by, one for all or one for each; None: the client's own."""
+    rounds: Ints | None = None
+    """Where they did so in different rounds, and that matters to them: in which each did."""
 
     def part(self, places: Ints) -> Window | None:
         """The rows that some of the clients held."""
@@ -94,6 +95,26 @@ class Outcome:
     """… and their memory now, as columns …"""
     window: Window | None
     """… which belongs to these rows, where data keep arriving."""
+
+
+@dataclass(eq=False)
+class Tally:
+    """What ended in one round."""
+
+    ended: int = 0
+    up: int = 0
+    down: int = 0
+    evaluations: int = 0
+    fates: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FATES, 0))
+    ages: list[int] = field(default_factory=list)
+    """Without rounds: steps of the server between each accepted reply and what its client had fetched."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """What the channel has to say of the accepted replies, on average."""
+    failures: list[str] = field(default_factory=list)
+    jobs: list[list[Any]] = field(default_factory=list)
+    """Client, start, end, fate of the clients that are shown …"""
+    away: list[list[Any]] = field(default_factory=list)
+    """… and client, from when, until when, of their absences that were noticed."""
 
 
 class Engine(ABC):
@@ -125,7 +146,7 @@ class Engine(ABC):
         self.evaluator = Evaluator(self)
         self._count()
         self.stack = setting.stack or self.problem.stack_size(method.local_batch)
-        self.theta0 = self._first_model()
+        self.theta0 = fresh_model(problem, setting.seed) if setting.theta0 is None else setting.theta0.to(problem.dtype)
         self.clocks = Clocks()
         self.reply_bytes = 0
         self.state = self.begin()
@@ -142,11 +163,6 @@ class Engine(ABC):
         self.sizes = self.problem.data.splits["train"].sizes
         self.counts: Ints = self.sizes.numpy()  # the same numbers
         self.shown = set(self.candidates[:_SHOWN].tolist())
-
-    def _first_model(self) -> Vector:
-        if self.setting.theta0 is not None:
-            return self.setting.theta0.to(self.problem.dtype)
-        return self.problem.model.init(Draw(self.setting.seed).key("model"), self.problem.dtype)
 
     def welcome(self) -> None:
         """Take in the clients that have joined since: from now on they are clients like any other."""
@@ -224,12 +240,20 @@ class Engine(ABC):
         return call.received, call.own
 
     def stacks(self, call: Call) -> list[Ints]:
-        """The clients in groups of like size, as even as can be, by their places; a function of them alone."""
-        count = len(call.clients)
-        if count == 0:
+        """The clients in groups of like size, as even as can be, by their places; a function of the call alone."""
+        if len(call.clients) == 0:
             return []
         order = np.argsort(-self.counts[call.clients] if call.window is None else -call.window[1], kind="stable")
-        return np.array_split(order, -(-count // self.stack)) if count > self.stack else [order]
+        if call.rounds is None:
+            return self._even(order)
+        return [stack for t in np.unique(call.rounds) for stack in self._even(order[call.rounds[order] == t])]
+
+    def _even(self, order: Ints) -> list[Ints]:
+        return np.array_split(order, -(-len(order) // self.stack)) if len(order) > self.stack else [order]
+
+    def _round(self, call: Call, stack: Ints) -> int:
+        """The round in which the clients of a stack fetched."""
+        return self.clocks.round if call.rounds is None else int(call.rounds[stack[0]])
 
     def turns(self, call: Call) -> tuple[list[Ints], list[Turn]]:
         """The clients in stacks, by their places, and what each stack has to do."""
@@ -244,7 +268,7 @@ class Engine(ABC):
             works.append(
                 Turn(
                     clients[stack],
-                    self.clocks.round,
+                    self._round(call, stack),
                     turn,
                     {key: value[places] for key, value in call.own.items()},
                     self.memories(clients[stack], window),
@@ -298,7 +322,8 @@ class Engine(ABC):
             sent={key: value[kept] for key, value in result.sent.items()},
             memory={key: value[kept] for key, value in result.memory.items()},
         )
-        return self.worker.settle(who, call.turn, self.clocks.round, call.part(stack[kept]), accepted, inbox)
+        fetched = self._round(call, stack)
+        return self.worker.settle(who, call.turn, fetched, call.part(stack[kept]), accepted, inbox)
 
     def keep(self, clients: Ints, memory: Memory, window: Window | None = None) -> None:
         """The clients' memory from now on, made when they held the rows of a window."""
@@ -333,10 +358,19 @@ class Engine(ABC):
         """How good models were on the rows that came, since this was asked last."""
         return {} if self.online is None else {**self.arrived(), "prequential": self.online.tested()}
 
-    def channel_figures(self, means: dict[str, float]) -> Row:
-        """What the channel has to say: the mean figures of a round's replies, and what it knows of the whole."""
-        found = {**means, **self.setting.channel.report(self.clocks.server_steps)}
-        return {"channel": found} if found else {}
+    def record(self, tally: Tally) -> Row:
+        """A round is over: the clocks go on, and this is its row of the history."""
+        clocks = self.clocks
+        clocks.round += 1
+        clocks.bytes_up += tally.up
+        clocks.bytes_down += tally.down
+        clocks.gradient_evaluations += tally.evaluations
+        row: Row = {**vars(clocks), "selected": tally.ended, **tally.fates, **self.fresh_tests()}
+        figures = {**tally.figures, **self.setting.channel.report(clocks.server_steps)}
+        if self.now > 0:
+            row["jobs"] = tally.jobs
+        further = {"channel": figures, "away": tally.away, "failures": tally.failures}
+        return row | {name: value for name, value in further.items() if value}
 
 
 class ServerEngine(Engine):

@@ -7,19 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
 from fedloom.errors import ConfigError
-from fedloom.execution.work import Evaluated
+from fedloom.execution.work import Evaluate, Evaluated
 from fedloom.federation.data import SOURCE, TARGET, FederatedData
 from fedloom.federation.metrics import from_counts, higher_is_better, metrics_for
+from fedloom.federation.ragged import Ints
 from fedloom.methods.method import Method
 from fedloom.types import Count, Positive, Vector
-
-Ints = npt.NDArray[np.int64]
 
 _ROWS_AT_ONCE = 5000  # an evaluation goes to the executor in pieces of about so many rows …
 _CLIENTS_AT_ONCE = 1000  # … and at most so many clients, whatever the executor
@@ -92,6 +90,20 @@ class Evaluation:
         ids = torch.cat([data.with_role(role) for role in roles]).sort().values
         chosen: Ints = ids[data.splits[self.evaluated].sizes[ids] > 0].numpy()
         return chosen
+
+    def work(self, clients: Ints, round: int) -> Evaluate:
+        """What a worker is asked for, where each client's model follows from the server's state alone."""
+        return Evaluate(
+            clients,
+            round,
+            split=self.evaluated,
+            model=self.model,
+            metrics=self.metrics,
+            adapt_split=self.fitted,
+            adapt_steps=self.adapt_steps,
+            adapt_lr=self.adapt_lr,
+            reference=self.reference,
+        )
 
     def check(self, data: FederatedData) -> None:
         """Refuses what cannot be evaluated, before any work."""

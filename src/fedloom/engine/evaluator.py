@@ -12,7 +12,7 @@ from torch import Tensor
 from fedloom.engine.evaluation import Evaluation, Verdict, collect, pieces
 from fedloom.engine.gradients import gradient_measures
 from fedloom.execution.trees import copied
-from fedloom.execution.work import Evaluate, Evaluated, Measure, Measured
+from fedloom.execution.work import Evaluated, Measure
 
 if TYPE_CHECKING:
     from fedloom.engine.engine import Engine
@@ -37,24 +37,14 @@ class Evaluator:
         data, evaluation = engine.problem.data, evaluation.resolved(engine.setting.method)
         clients = evaluation.clients(data)
         parts = pieces(clients, data.splits[evaluation.evaluated].sizes.numpy()[clients])
-        work = Evaluate(
-            clients,
-            engine.clocks.round,
-            split=evaluation.evaluated,
-            model=evaluation.model,
-            metrics=evaluation.metrics,
-            adapt_split=evaluation.fitted,
-            adapt_steps=evaluation.adapt_steps,
-            adapt_lr=evaluation.adapt_lr,
-            theta=engine.theta() if data.layout == "features" else None,
-            reference=evaluation.reference,
-        )
+        theta = engine.theta() if data.layout == "features" else None
         personal = data.layout != "features" and evaluation.model != "global"
         works = []
         for part in parts:
             window = engine.window(part)
             memory = engine.memories(part, window) if personal else None
-            works.append(replace(work, clients=part, memory=memory, window=window))
+            work = evaluation.work(part, engine.clocks.round)
+            works.append(replace(work, theta=theta, memory=memory, window=window))
         results: list[Evaluated | None] = [None] * len(works)
         for number, result in engine.executor.map(engine.state, works):
             results[number] = copied(result)
@@ -93,19 +83,13 @@ class Evaluator:
             for stack in stacks
         ]
         for number, result in engine.executor.map(call.received, works):
-            self._add(result, number, stacks[number], len(clients), columns, vectors)
+            self.unanswered += result.failures
+            found = {key: value.double() for key, value in result.values.items()}
+            vectors.add(number, {key: value.sum(0) for key, value in found.items() if value.dim() > 1})
+            for key in [key for key, value in found.items() if value.dim() == 1]:
+                column = columns.setdefault(key, torch.zeros(len(clients), dtype=torch.float64))
+                column[torch.from_numpy(stacks[number])] = found[key]
         return method.report(engine.state, {key: column.sum() for key, column in columns.items()} | vectors.sums)
-
-    def _add(
-        self, result: Measured, number: int, stack: np.ndarray, count: int, columns: dict[str, Tensor], vectors: _Queue
-    ) -> None:
-        """What a stack measured: numbers at their places, vectors as a sum."""
-        self.unanswered += result.failures
-        vectors.add(number, {key: value.double().sum(0) for key, value in result.values.items() if value.dim() > 1})
-        for key, value in result.values.items():
-            if value.dim() == 1:
-                column = columns.setdefault(key, torch.zeros(count, dtype=torch.float64))
-                column[torch.from_numpy(stack)] = value.double()
 
 
 @dataclass(eq=False)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedloom.engine.arrivals import Job, Staggered, Tally, rows_of
-from fedloom.engine.engine import Groups, Row
+from fedloom.engine.arrivals import Job, Staggered, rows_of
+from fedloom.engine.engine import Groups, Row, Tally
 from fedloom.engine.setting import Setting
 from fedloom.errors import RunError
 from fedloom.execution import Remote
@@ -31,7 +31,7 @@ class Live(Staggered):
 
     def step(self) -> Row:
         """As many ended jobs as clients work at a time."""
-        started, tally = time.perf_counter(), Tally()
+        tally = Tally()
         self._take_in_newcomers()
         while tally.ended < self.concurrency and self.now < self.until:
             self._tick()
@@ -45,7 +45,7 @@ class Live(Staggered):
                 f"in {self.void} rounds after each other no reply could be taken: {'; '.join(tally.failures[-8:])}. "
                 "See to the nodes, and start the same run again: it goes on"
             )
-        return self.record(tally, started)
+        return self.finish(tally)
 
     def _tick(self) -> None:
         """Time goes on; a run that was resumed goes on from the time it had."""

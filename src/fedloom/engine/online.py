@@ -84,10 +84,6 @@ class Online:
         """The time from which a client has rows: now, or when its first one comes."""
         return max(now, float(self.arrivals.first(np.array([client]))[0]))
 
-    def opens(self, clients: Ints, now: float) -> float:
-        """The time from which any of these clients has rows: now, or when the first one comes."""
-        return max(now, float(self.arrivals.first(clients).min()))
-
     def meet(self, clients: Ints, now: float) -> None:
         """Clients that can be asked say how many rows they have, if the server knows of none."""
         new = clients[self._told[clients] == 0]

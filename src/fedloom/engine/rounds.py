@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedloom.engine.availability import gathered
-from fedloom.engine.engine import FATES, Call, Outcome, Row, ServerEngine
+from fedloom.engine.engine import FATES, Call, Outcome, Row, ServerEngine, Tally
 from fedloom.execution.room import Room
 from fedloom.execution.work import Trained
 from fedloom.federation.ragged import Ints
@@ -21,7 +20,6 @@ class Rounds(ServerEngine):
 
     def step(self) -> Row:
         """One round: select, broadcast, client update, aggregate, server update."""
-        started = time.perf_counter()
         self.welcome()
         t = self.clocks.round
         there, away = self._gather()
@@ -39,7 +37,7 @@ class Rounds(ServerEngine):
         self._tell(harvest)
         if harvest.fates["accepted"].any():
             self.update(*harvest.accepted(), staleness=None, t=t, rest=harvest.room.rest)
-        return self._record(harvest, started) | ({"away": away} if away else {})
+        return self._record(harvest, away)
 
     def _gather(self) -> tuple[Ints, list[Any]]:
         """Who can be asked: those who are there and have rows; the clock goes on until somebody is. And who is away."""
@@ -59,22 +57,21 @@ class Rounds(ServerEngine):
             accepted = harvest.fates["accepted"]
             self.online.tell(harvest.call.clients[accepted], harvest.call.window[1][accepted])
 
-    def _record(self, harvest: Harvest, started: float) -> Row:
-        clocks = self.clocks
-        clocks.round += 1
-        started_at = clocks.simulated_seconds
-        clocks.simulated_seconds += self.fleet.round_seconds(harvest.seconds, harvest.fates)
-        clocks.bytes_up += int(harvest.up[~harvest.fates["dropped"]].sum())
-        clocks.bytes_down += int(harvest.call.down.sum())
-        clocks.gradient_evaluations += int(harvest.evaluations.sum())
-        clocks.wall_seconds += time.perf_counter() - started
+    def _record(self, harvest: Harvest, away: list[Any]) -> Row:
+        tally = Tally(
+            ended=len(harvest.call.clients),
+            up=int(harvest.up[~harvest.fates["dropped"]].sum()),
+            down=int(harvest.call.down.sum()),
+            evaluations=int(harvest.evaluations.sum()),
+            fates={fate: int(harvest.fates[fate].sum()) for fate in FATES},
+            figures=harvest.figures(),
+            failures=harvest.failures,
+            jobs=harvest.jobs(self.now, self.shown) if self.now > 0 or harvest.seconds.any() else [],
+            away=away,
+        )
+        self.clocks.simulated_seconds += self.fleet.round_seconds(harvest.seconds, harvest.fates)
         self.reply_bytes = int(harvest.up.max(initial=0))
-        counts = {fate: int(harvest.fates[fate].sum()) for fate in FATES}
-        row: Row = {**vars(clocks), "selected": len(harvest.call.clients), **counts, **self.fresh_tests()}
-        row |= self.channel_figures(harvest.figures())
-        if clocks.simulated_seconds > 0:
-            row["jobs"] = harvest.jobs(started_at, self.shown)
-        return row | {"failures": harvest.failures} if harvest.failures else row
+        return self.record(tally)
 
 
 class Harvest:

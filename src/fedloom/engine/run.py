@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedloom import __version__
 from fedloom.channel import Channel
+from fedloom.data import describe
 from fedloom.engine.arrivals import Arrivals
-from fedloom.engine.engine import Engine
+from fedloom.engine.engine import Clocks, Engine
 from fedloom.engine.evaluation import Evaluation, Verdict
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.live import Live
@@ -31,7 +32,7 @@ from fedloom.federation.streams import Stream
 from fedloom.methods import Method, name_of
 from fedloom.storage import checkpoint
 from fedloom.storage.folder import CONFIG, DATA, HISTORY, MATRIX, SUMMARY, RunFolder, theta_sha256
-from fedloom.storage.history import History, Row
+from fedloom.storage.history import History, Row, as_frame
 from fedloom.storage.saved import saved_model
 from fedloom.storage.store import MemoryStore, open_latest
 from fedloom.types import State, Vector
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Progress = Callable[[Row, int], None]
+Spread = dict[str, dict[str, float]]
+"""Each metric by its statistics over clients."""
 
 _PER_CLIENT_MOST = 10_000
 
@@ -84,9 +87,7 @@ class Run:
 
     def frame(self) -> pd.DataFrame:
         """The history as a data frame: a row a round, columns such as "accuracy" and "bytes_up"."""
-        history = History()
-        history.rows = self.history
-        return history.frame()
+        return as_frame(self.history)
 
 
 def load_run(folder: str | Path, kept: bool = True) -> Run:
@@ -218,57 +219,42 @@ class Prepared:
         progress: Progress | None = None,
     ) -> Run:
         """Do it: the one place where runs come from. Nothing is checked again but whether the work can be done here."""
-        setting, executor = self.setting, self.executor
+        executor = self.executor
         if isinstance(executor, str):
             executor = executor_for(executor, self.rounds, self.workers, self.ray_address)
         executor.check()  # before the folder is made
         with ExitStack() as exits:
             exits.enter_context(one_thread())
-            folder = _folder(out, force, resume, self.described())
+            folder = run_folder(out, force, resume, self.described())
+            place = None
             if folder is not None:
                 exits.callback(folder.close)
-            saved, store = _restored(folder, resume)
+                place = folder.path
+            saved, store = open_latest(place) if place is not None and resume else (None, MemoryStore(place))
             exits.callback(store.close)
             exits.callback(executor.close)
-            engine = (self.engine or _engine)(setting, executor, store)
-            history = History(folder.file(HISTORY) if folder is not None else None)
-            exits.callback(history.close)
-            walk = _Walk(engine, history, folder, self.rounds, progress, self.checkpoint_seconds, self.checkpoint_every)
+            engine = (self.engine or _engine)(self.setting, executor, store)
+            history = exits.enter_context(History(place / HISTORY if place is not None else None))
+            walk = _Walk(self, engine, history, folder, progress)
             walk.start(saved)
             walk.go()
-            summary = walk.summary(self.label or name_of(setting.method))
-            found = [saved.note if saved is not None else None, *history.notes, walk.deserted, *missed(summary)]
-            notes = [note for note in found if note]
-            place = folder.path if folder is not None else None
-            return Run(engine.theta(), engine.state, history.rows, summary, place, notes)
+            summary = walk.summary()
+            found = [saved.note if saved is not None else None, *history.notes, walk.deserted, _missed(summary)]
+            return Run(engine.theta(), engine.state, history.rows, summary, place, [note for note in found if note])
 
     def described(self) -> dict[str, Any]:
         """What the run's folder says of it in config.toml."""
         return self.config or _python_config(self.setting, self.rounds)
 
 
-def prepare(
-    problem: Problem,
-    method: Method,
-    *,
-    rounds: int,
-    executor: str | Executor = "auto",
-    workers: int | None = None,
-    ray_address: str | None = None,
-    checkpoint_seconds: float = 30.0,
-    checkpoint_every: int | None = None,
-    config: dict[str, Any] | None = None,
-    label: str | None = None,
-    **parts: Any,
-) -> Prepared:
-    """A run from the arguments of ``train``, checked; ``parts`` are those of its setting."""
+def prepare(problem: Problem, method: Method, *, rounds: int, **how: Any) -> Prepared:
+    """A run from the arguments of ``train``, checked: those that are no fields of the run are its setting's."""
     if rounds < 1:
         raise RunError(f"rounds = {rounds}: a run has at least one round")
-    setting = Setting.of(problem, method, **parts)
+    own = {known.name: how.pop(known.name) for known in dataclasses.fields(Prepared) if known.name in how}
+    setting = Setting.of(problem, method, **how)
     setting.check()
-    return Prepared(
-        setting, rounds, executor, workers, ray_address, checkpoint_seconds, checkpoint_every, config, label
-    )
+    return Prepared(setting, rounds, **own)
 
 
 def _engine(setting: Setting, executor: Executor, store: MemoryStore) -> Engine:
@@ -278,36 +264,29 @@ def _engine(setting: Setting, executor: Executor, store: MemoryStore) -> Engine:
     return Live(setting, executor, store) if isinstance(executor, Remote) else Arrivals(setting, executor, store)
 
 
+@dataclass(eq=False)
 class _Walk:
     """The rounds of one run, with everything that happens between them."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        history: History,
-        folder: RunFolder | None,
-        rounds: int,
-        progress: Progress | None,
-        checkpoint_seconds: float,
-        checkpoint_every: int | None,
-    ) -> None:
-        self.engine, self.history, self.folder, self.rounds = engine, history, folder, rounds
-        self.progress = progress
-        self.seconds_between, self.rounds_between = checkpoint_seconds, checkpoint_every
-        self.saved_at = time.monotonic()
-        self.verdict: Verdict | None = None
-        self.reached: Row | None = None
-        """The row at which the schedule's target was reached."""
-        self.deserted: str | None = None
-        """Why there is nobody left, if so."""
-        self.wall_before = 0.0
-        self.started = time.perf_counter()
+    run: Prepared
+    engine: Engine
+    history: History
+    folder: RunFolder | None
+    progress: Progress | None
+    saved_at: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.perf_counter)
+    wall_before: float = 0.0
+    verdict: Verdict | None = None
+    reached: Row | None = None
+    """The row at which the schedule's target was reached."""
+    deserted: str | None = None
+    """Why there is nobody left, if so."""
 
     def start(self, saved: checkpoint.Checkpoint | None) -> None:
         """From the beginning, or from where a checkpoint left off."""
         if saved is None:
             if self.folder is not None:
-                self.folder.write_json(DATA, _description(self.engine.setting.problem))
+                self.folder.write_json(DATA, dict(describe(self.engine.setting.problem.data).record()))
             self.history.truncate(-1)
             self._record({**asdict(self.engine.clocks), **self.engine.arrived()})
             self._save()
@@ -343,39 +322,30 @@ class _Walk:
 
     def _record(self, row: Row) -> None:
         """Evaluate what is due, then write the row of the round."""
-        engine = self.engine
-        last = self.over
-        for number, evaluation in enumerate(engine.evaluator.evaluations):
-            if not engine.evaluator.due(evaluation, last):
+        evaluator, clocks, due = self.engine.evaluator, self.engine.clocks, list[Evaluation]()
+        for evaluation in evaluator.evaluations:
+            if not evaluator.due(evaluation, last=self.over):
                 continue
-            verdict = engine.evaluator.evaluate(evaluation)
-            if number == 0:
+            due.append(evaluation)
+            verdict = evaluator.evaluate(evaluation)
+            if evaluation is evaluator.evaluations[0]:
                 row["evaluation"], self.verdict = verdict.summary(), verdict
+                if self.reached is None and self._on_target(row):
+                    self.reached = row  # so this round is the last, after which the other evaluations are due too
             else:
                 row.setdefault("evaluations", {})[evaluation.name] = verdict.summary()
-        measures = engine.evaluator.measures() if any("evaluation" in key for key in row) else {}
-        if any(
-            evaluation.gradients and engine.evaluator.due(evaluation, last)
-            for evaluation in engine.evaluator.evaluations
-        ):
-            measures |= engine.evaluator.gradients()
+        method = self.engine.setting.method  # what clients have to measure costs as much as an evaluation: as often
+        measures = evaluator.measures() if due or not (method.measures and evaluator.evaluations) else {}
+        if any(evaluation.gradients for evaluation in due):
+            measures |= evaluator.gradients()
         if measures:
             row["measures"] = measures
-        asked = engine.evaluator
-        if asked.unanswered:
-            row["failures"], asked.unanswered = [*row.get("failures", []), *asked.unanswered], []
-        if self.reached is None and self._on_target(row):
-            self.reached = row
-        engine.clocks.wall_seconds = self.wall_before + time.perf_counter() - self.started
-        row["wall_seconds"] = engine.clocks.wall_seconds
+        if evaluator.unanswered:
+            row["failures"], evaluator.unanswered = [*row.get("failures", []), *evaluator.unanswered], []
+        row["wall_seconds"] = clocks.wall_seconds = self.wall_before + time.perf_counter() - self.started
         self.history.append(row)
         if self.progress is not None:
-            self.progress(row, self.rounds)
-
-    @property
-    def converged(self) -> bool:
-        """Whether the method says that further rounds would change nothing that matters."""
-        return self.engine.clocks.round > 0 and self.engine.setting.method.done(self.engine.state)
+            self.progress(row, self.run.rounds)
 
     @property
     def over(self) -> bool:
@@ -385,16 +355,16 @@ class _Walk:
     @property
     def stopped(self) -> str | None:
         """What ends the run, if something does."""
-        clocks, seconds = self.engine.clocks, self.engine.setting.schedule.seconds
+        clocks, setting = self.engine.clocks, self.engine.setting
         if self.deserted is not None:
             return "deserted"
         if self.reached is not None:
             return "target"
-        if self.converged:
+        if clocks.round > 0 and setting.method.done(self.engine.state):
             return "converged"
-        if seconds is not None and clocks.simulated_seconds >= seconds:
+        if setting.schedule.seconds is not None and clocks.simulated_seconds >= setting.schedule.seconds:
             return "seconds"
-        return "rounds" if clocks.round >= self.rounds else None
+        return "rounds" if clocks.round >= self.run.rounds else None
 
     def _on_target(self, row: Row) -> bool:
         """Whether the model of this row is as good as was wanted."""
@@ -412,9 +382,9 @@ class _Walk:
     def _save_is_due(self) -> bool:
         if self.folder is None:
             return False
-        if self.rounds_between is not None:
-            return self.engine.clocks.round % self.rounds_between == 0
-        return time.monotonic() - self.saved_at >= self.seconds_between
+        if self.run.checkpoint_every is not None:
+            return self.engine.clocks.round % self.run.checkpoint_every == 0
+        return time.monotonic() - self.saved_at >= self.run.checkpoint_seconds
 
     def _save(self) -> None:
         """The history, then the clients' memory, then the checkpoint that counts on both."""
@@ -433,33 +403,17 @@ class _Walk:
         engine.keeper.landed()
         self.saved_at = time.monotonic()
 
-    def summary(self, label: str) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """The run in one object, written as summary.json."""
-        engine, setting = self.engine, self.engine.setting
-        if (
-            self.verdict is None and engine.evaluator.evaluations
-        ):  # resumed after the last round, before it was summed up
-            self.verdict = engine.evaluator.evaluate(engine.evaluator.evaluations[0])
+        engine, evaluator = self.engine, self.engine.evaluator
+        if self.verdict is None and evaluator.evaluations:  # resumed after the last round, before it was summed up
+            self.verdict = evaluator.evaluate(evaluator.evaluations[0])
         spread = self.verdict.summary() if self.verdict is not None else {}
-        theta = engine.theta()
-        clocks = asdict(engine.clocks)
-        summary = {
-            "label": label,
-            "method": name_of(setting.method),
-            "data": setting.problem.data.name,
-            "seed": setting.seed,
-            "rounds": clocks.pop("round"),
-            "metrics": {name: values["weighted"] for name, values in spread.items()},
-            "spread": spread,
-            "theta_sha256": theta_sha256(theta),
-            "parameters": theta.numel(),
-            **clocks,
-            "finished": True,
+        summary = summed_up(self.run.label, engine.setting, engine.clocks, engine.theta(), spread) | {
             "stopped": self.stopped,
-            "schedule": setting.schedule.name,
+            "schedule": engine.setting.schedule.name,
             "stack": engine.stack,
             "executor": engine.executor.name,
-            "fedloom": __version__,
         }
         if (target := self.target()) is not None:
             summary["target"] = target
@@ -469,6 +423,25 @@ class _Walk:
         if self.folder is not None:
             self.folder.write_json(SUMMARY, summary)
         return summary
+
+
+def summed_up(label: str | None, setting: Setting, clocks: Clocks, theta: Vector, spread: Spread) -> dict[str, Any]:
+    """What the summary of every run says: one run's, or that of tasks in sequence."""
+    counted = asdict(clocks)
+    return {
+        "label": label or name_of(setting.method),
+        "method": name_of(setting.method),
+        "data": setting.problem.data.name,
+        "seed": setting.seed,
+        "rounds": counted.pop("round"),
+        "metrics": {name: values["weighted"] for name, values in spread.items()},
+        "spread": spread,
+        "theta_sha256": theta_sha256(theta),
+        "parameters": theta.numel(),
+        **counted,
+        "finished": True,
+        "fedloom": __version__,
+    }
 
 
 @contextmanager
@@ -492,7 +465,8 @@ def _gentle_interrupt() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _folder(out: str | Path | None, force: bool, resume: bool, config: dict[str, Any]) -> RunFolder | None:
+def run_folder(out: str | Path | None, force: bool, resume: bool, config: dict[str, Any]) -> RunFolder | None:
+    """The folder that a run is written into, locked: a new one that says what the run is, or the one that is there."""
     if out is None:
         if resume:
             raise RunError("resume=True needs the folder of the run: give out=…")
@@ -504,30 +478,17 @@ def _folder(out: str | Path | None, force: bool, resume: bool, config: dict[str,
     return folder
 
 
-def _restored(folder: RunFolder | None, resume: bool) -> tuple[checkpoint.Checkpoint | None, MemoryStore]:
-    """What a run that is there goes on from, and the clients' memories; of a new run nothing, and none."""
-    if folder is not None and resume:
-        return open_latest(folder.path)
-    return None, MemoryStore(folder.path if folder is not None else None)
-
-
-def missed(summary: dict[str, Any]) -> list[str]:
+def _missed(summary: dict[str, Any]) -> str | None:
     """A note when a run ended before it reached its target."""
     target = summary.get("target")
     if target is None or target["reached"] is not None:
-        return []
+        return None
     limit = f"round {summary['rounds']}, {summary['simulated_seconds']:g} simulated seconds"
     found = summary["metrics"].get(target["metric"], float("nan"))
-    return [
+    return (
         f"the target {target['metric']} = {target['value']:g} was not reached: the run ended by its limit of "
         f"{summary['stopped']} ({limit}) at {found:.4g}"
-    ]
-
-
-def _description(problem: Problem) -> dict[str, Any]:
-    from fedloom.data import describe
-
-    return dict(describe(problem.data).record())
+    )
 
 
 def _described(method: Method) -> dict[str, Any]:

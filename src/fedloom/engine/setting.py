@@ -19,6 +19,7 @@ from fedloom.errors import ConfigError, ModelError, Unfit
 from fedloom.federation.data import SOURCE, FederatedData
 from fedloom.federation.metrics import metrics_for
 from fedloom.federation.problem import Problem
+from fedloom.federation.randomness import Draw
 from fedloom.federation.streams import Stream
 from fedloom.methods import name_of
 from fedloom.methods.method import Method, check_parameters
@@ -140,8 +141,10 @@ class Setting:
     @cached_property
     def availability(self) -> Availability:
         """When each client is there; a pool always is."""
-        pooled = self.method.layout == "pooled"
-        return Availability() if pooled else Availability.among(self.problem.data, self.fleet, self.seed)
+        data = self.problem.data
+        if self.method.layout == "pooled":
+            return Availability()
+        return Availability.of(self.fleet, self.seed, data.clients, data.names, data.with_role(SOURCE).numpy())
 
     def _check_vectors(self, faults: Gatherer) -> None:
         """The models that were given must be such models, and one that is needed must be there."""
@@ -159,6 +162,11 @@ class Setting:
                     "that made it (prior = its model), or set lambda_ = 0 (of tasks in sequence: in [task.method] of "
                     "the first)"
                 )
+
+
+def fresh_model(problem: Problem, seed: int) -> Vector:
+    """The model before anything is learnt, as its own initialisation draws it for the seed."""
+    return problem.model.init(Draw(seed).key("model"), problem.dtype)
 
 
 def _evaluations(evaluate: Evaluation | Sequence[Evaluation] | None) -> Sequence[Evaluation]:

@@ -11,11 +11,10 @@ from typing import Any, Self, TypeVar
 import torch
 
 from fedloom.data import Table
-from fedloom.engine.continual import fresh_model
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.run import Prepared, Run
 from fedloom.engine.schedule import Schedule
-from fedloom.engine.setting import Setting
+from fedloom.engine.setting import Setting, fresh_model
 from fedloom.errors import FedloomError
 from fedloom.experiment import sections
 from fedloom.experiment.data import read_data

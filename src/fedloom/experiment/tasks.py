@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedloom.engine.continual import Lesson, learn_tasks
+from fedloom.engine.continual import Lesson, Lessons
 from fedloom.engine.run import Run
 from fedloom.experiment.essence import essence
 from fedloom.experiment.experiment import Experiment, Shelf, settings_in
@@ -112,14 +112,9 @@ class TaskSequence(Runnable):
         return {**self.base.resolved(), "continual": vars(self.continual), "task": tasks}
 
     def _perform(self, label: str | None, done: Iterable[Path], **how: Any) -> Run:
-        return learn_tasks(
-            [Lesson(name, e.prepared()) for name, e in zip(self.names, self.experiments, strict=True)],
-            start=self.continual.start,
-            config=self.resolved(),
-            label=label or self.label,
-            done=partial(_finished, list(done)),
-            **how,
-        )
+        tasks = [Lesson(name, e.prepared()) for name, e in zip(self.names, self.experiments, strict=True)]
+        finished = partial(_finished, list(done))
+        return Lessons(tasks, self.continual.start, self.resolved(), label or self.label, finished).run(**how)
 
     def _settings_in(self, place: Path) -> Iterator[dict[str, Any]]:
         return settings_in(place, lambda there: TaskSequence(there, self.shelf))

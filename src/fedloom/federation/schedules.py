@@ -131,6 +131,11 @@ def rate_at(rate: float | str, round: int) -> float:
         raise ConfigError(f"a step size cannot be: {error}") from error
 
 
+def is_schedule(value: object) -> bool:
+    """Whether a hyper-parameter is a schedule, as it is written."""
+    return isinstance(value, str) and ":" in value and value.split(":")[0] in SCHEDULES
+
+
 def _numbers(kind: type[Schedule]) -> list[str]:
     return [field.name for field in fields(kind)]  # type: ignore[arg-type]
 

@@ -163,6 +163,10 @@ class ADMMFedMeta(MetaADMM):
     delta: Rate | None = None
     """δ of (13), or a schedule of it; none: 1/(k + 100) in round k = 1, 2, …"""
 
+    @property
+    def by_round(self) -> bool:
+        return self.delta is None or super().by_round
+
     def local(self, client: Client, theta: Vector, y: Vector, w: Tensor, rho: Tensor) -> Vector:
         delta = 1 / (client.round + 101) if self.delta is None else rate_at(self.delta, client.round)
         g, _ = client.meta_grad(theta, self.alpha, Meta(self.order, delta))  # (8), (13): ∇L_i(φ_i) − αg_i

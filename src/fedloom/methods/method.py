@@ -18,6 +18,7 @@ from fedloom.federation.model import Slice
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Reduce, Replies
+from fedloom.federation.schedules import is_schedule
 from fedloom.fields import unfit_fields
 from fedloom.types import Memory, Message, State, Vector
 
@@ -127,6 +128,13 @@ class Method(ABC):
     def local_batch(self) -> int | None:
         """Rows of one local step, which decides how many clients are computed together; None: all rows."""
         return None
+
+    @property
+    def by_round(self) -> bool:
+        """Whether what its clients do goes by ``client.round``, so that who fetched in another round is not computed
+        with them. Default: if one of its hyper-parameters is a schedule."""
+        values = vars(self).values()
+        return any(value.by_round if isinstance(value, Method) else is_schedule(value) for value in values)
 
     @property
     def needs_prior(self) -> bool:

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
@@ -29,39 +30,70 @@ NEXT = "checkpoint.next.safetensors"
 DAMAGED = "checkpoint.damaged.safetensors"
 
 T = TypeVar("T")
+Groups = dict[str, dict[str, Tensor]]
 
 _KIND = "fedloom.checkpoint"
+_escape = partial(quote, safe="", errors="surrogatepass")
+_unescape = partial(unquote, errors="surrogatepass")
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
     """Groups of tensors (such as "state"), numbers and texts beside them, and a note when something was recovered."""
 
-    groups: dict[str, dict[str, Tensor]]
+    groups: Groups
     meta: dict[str, Any]
     note: str = ""
 
 
-def save(path: Path, groups: dict[str, dict[str, Tensor]], meta: dict[str, Any]) -> None:
+def save(path: Path, groups: Groups, meta: dict[str, Any], safe: str = "") -> None:
     """Writes one checkpoint file atomically. ``meta`` is anything that JSON can hold; floats come back exactly.
 
-    A tensor of a dtype that not every safetensors has is stored as its bytes, and named in the header.
+    A tensor of a dtype that not every safetensors has is stored as its bytes, and named in the header. ``safe`` says
+    what is not lost when a new file cannot be written.
     """
-    _write(path, groups, meta, f"The previous {path.name} is still there, unchanged." if path.exists() else "")
+    columns, pieces, raw = [], [], {}
+    for group, tensors in groups.items():
+        for key, tensor in tensors.items():
+            name = f"{_escape(group)}/{_escape(key)}"
+            if tensor.dtype in SAFETENSORS:
+                columns.append(tensorfile.Column(name, tensor.dtype, tuple(tensor.shape)))
+            else:
+                raw[name] = [name_of(tensor.dtype), list(tensor.shape)]
+                columns.append(tensorfile.Column(name, torch.uint8, (tensor.numel() * tensor.element_size(),)))
+            pieces.append(tensor)
+    texts = {
+        "meta": json.dumps(meta),
+        "groups": json.dumps([_escape(group) for group in groups]),
+        "raw": json.dumps(raw),
+    }
+    if path.exists():
+        safe = f"The previous {path.name} is still there, unchanged."
+    with replacing(path, safe) as file:
+        tensorfile.write(file, _KIND, columns, map(to_bytes, pieces), texts)
 
 
-def load(path: Path) -> Checkpoint:
+def load(path: Path, remedy: str = "Take another checkpoint of the run, or start it again.") -> Checkpoint:
     """Reads one checkpoint file and verifies every byte; RunError when it is missing, damaged, cut off or foreign."""
-    return _read(path, "Take another checkpoint of the run, or start it again.")
+    header = tensorfile.check(path, _KIND, remedy)
+    with guarded(path):
+        tensors = safetensors.torch.load(path.read_bytes())
+    for name, (dtype, shape) in json.loads(header.texts["raw"]).items():
+        tensors[name] = from_bytes(tensors[name].numpy(), dtype_of(dtype), tuple(shape))
+    groups: Groups = {_unescape(name): {} for name in json.loads(header.texts["groups"])}
+    for name in header.offsets:
+        group, key = map(_unescape, name.split("/"))
+        groups[group][key] = tensors[name]
+    return Checkpoint(groups, json.loads(header.texts["meta"]))
 
 
-def save_latest(folder: Path, groups: dict[str, dict[str, Tensor]], meta: dict[str, Any]) -> None:
+def save_latest(folder: Path, groups: Groups, meta: dict[str, Any]) -> None:
     """Makes this the newest checkpoint of a folder, and the newest so far the previous one.
 
     Killed at any moment, the folder has a complete checkpoint: the new file is complete before anything is renamed.
     """
     newest, following = folder / NEWEST, folder / NEXT
-    _write(following, groups, meta, f"The previous checkpoint, {newest}, is still there." if newest.exists() else "")
+    save(following, groups, meta, f"The previous checkpoint, {newest}, is still there." if newest.exists() else "")
     with guarded(newest):
         if newest.exists():
             os.replace(newest, folder / PREVIOUS)
@@ -85,57 +117,16 @@ def open_latest(folder: Path, opened: Callable[[Checkpoint], T], *, tidy: bool =
     if not newest.exists() and not previous.exists():
         return None
     try:
-        return opened(_read(newest, ""))
+        return opened(load(newest, ""))
     except RunError as error:
         damage = str(error).strip()
     aside = tidy and newest.exists()
     renamed = f" {NEWEST} was renamed to {DAMAGED}." if aside else ""
     try:
-        found = opened(replace(_read(previous, ""), note=f"{damage}{renamed} The run goes on from {PREVIOUS}."))
+        found = opened(replace(load(previous, ""), note=f"{damage}{renamed} The run goes on from {PREVIOUS}."))
     except RunError as worse:
         raise RunError(f"No checkpoint of {folder} is usable. {damage} {worse} Start the run again.") from None
     if aside:
         with guarded(newest):
             os.replace(newest, folder / DAMAGED)
     return found
-
-
-def _write(path: Path, groups: dict[str, dict[str, Tensor]], meta: dict[str, Any], safe: str) -> None:
-    columns, pieces, raw = [], [], {}
-    for group, tensors in groups.items():
-        for key, tensor in tensors.items():
-            name = f"{_escape(group)}/{_escape(key)}"
-            if tensor.dtype in SAFETENSORS:
-                columns.append(tensorfile.Column(name, tensor.dtype, tuple(tensor.shape)))
-            else:
-                raw[name] = [name_of(tensor.dtype), list(tensor.shape)]
-                columns.append(tensorfile.Column(name, torch.uint8, (tensor.numel() * tensor.element_size(),)))
-            pieces.append(tensor)
-    texts = {
-        "meta": json.dumps(meta),
-        "groups": json.dumps([_escape(group) for group in groups]),
-        "raw": json.dumps(raw),
-    }
-    with replacing(path, safe) as file:
-        tensorfile.write(file, _KIND, columns, map(to_bytes, pieces), texts)
-
-
-def _read(path: Path, remedy: str) -> Checkpoint:
-    header = tensorfile.check(path, _KIND, remedy)
-    with guarded(path):
-        tensors = safetensors.torch.load(path.read_bytes())
-    for name, (dtype, shape) in json.loads(header.texts["raw"]).items():
-        tensors[name] = from_bytes(tensors[name].numpy(), dtype_of(dtype), tuple(shape))
-    groups: dict[str, dict[str, Tensor]] = {_unescape(name): {} for name in json.loads(header.texts["groups"])}
-    for name in header.offsets:
-        group, key = name.split("/")
-        groups[_unescape(group)][_unescape(key)] = tensors[name]
-    return Checkpoint(groups, json.loads(header.texts["meta"]))
-
-
-def _escape(text: str) -> str:
-    return quote(text, safe="", errors="surrogatepass")
-
-
-def _unescape(text: str) -> str:
-    return unquote(text, errors="surrogatepass")

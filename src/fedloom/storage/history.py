@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-_HEADLINE = "weighted"
 _DIARY = ("jobs", "away")
+"""What single clients did, which the frame leaves out."""
 
 
 class History(Closing):
@@ -49,11 +51,8 @@ class History(Closing):
     @staticmethod
     def write(path: Path, rows: list[Row]) -> None:
         """Rows that are all known already as a file, all or nothing."""
-        history = History()
-        for row in rows:
-            history.append(row)
-        history.path = path
-        history._rewrite()
+        with replacing(path) as file:
+            file.write(_lines([plain(row, f"history row of round {row.get('round')}") for row in rows]))
 
     def append(self, row: Row) -> None:
         """Adds the row of a round; ``row["round"]`` is the number of rounds completed."""
@@ -87,17 +86,6 @@ class History(Closing):
                 f"The history {self.path or ''} ends at round {last}, the checkpoint at round {completed}: "
                 "the rows between them are lost, the run itself is not affected."
             )
-
-    def frame(self) -> pd.DataFrame:
-        """The rows as a pandas frame with flat columns.
-
-        A metric's weighted mean is "accuracy", its spread "accuracy.mean", "accuracy.std", …; a further evaluation
-        NAME has "NAME.accuracy" and so on; a method's own measures are "measures.NAME". What single clients did is
-        left to the rows.
-        """
-        import pandas as pd
-
-        return pd.DataFrame([_flat(row) for row in self.rows])
 
     def close(self) -> None:
         """Closes the file; the rows stay."""
@@ -174,33 +162,29 @@ def _is_row(row: Any) -> bool:
     return isinstance(row, dict) and type(row.get("round")) is int
 
 
-def _flat(row: Row) -> Row:
-    columns: Row = {}
-    for key, value in row.items():
-        if key in _DIARY:
-            continue
-        if key == "evaluation":
-            _put_metrics(columns, "", value)
-        elif key == "evaluations":
-            for name, metrics in value.items():
-                _put_metrics(columns, f"{name}.", metrics)
-        else:
-            _put(columns, key, value)
-    return columns
+def as_frame(rows: list[Row]) -> pd.DataFrame:
+    """The rows as a pandas frame with flat columns.
+
+    A metric's weighted mean is "accuracy", its spread "accuracy.mean", "accuracy.std", …; a further evaluation NAME has
+    "NAME.accuracy" and so on; a method's own measures are "measures.NAME". What single clients did is left to the rows.
+    """
+    import pandas as pd
+
+    flat = ({_column(path): value for path, value in _numbers(row) if path[0] not in _DIARY} for row in rows)
+    return pd.DataFrame(list(flat))
 
 
-def _put_metrics(columns: Row, prefix: str, metrics: Row) -> None:
-    """The weighted mean under the metric's own name, the rest of its numbers below it."""
-    for metric, spread in metrics.items():
-        if isinstance(spread, dict) and _HEADLINE in spread:
-            _put(columns, prefix + metric, spread[_HEADLINE])
-            spread = {name: value for name, value in spread.items() if name != _HEADLINE}
-        _put(columns, prefix + metric, spread)
+def _column(path: tuple[str, ...]) -> str:
+    """What a number of a row is called in the frame: a metric's weighted mean by the metric alone."""
+    if path[0] in ("evaluation", "evaluations"):
+        path = path[1:-1] if path[-1] == "weighted" else path[1:]
+    return ".".join(path)
 
 
-def _put(columns: Row, name: str, value: Any) -> None:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _put(columns, f"{name}.{key}", item)
-    else:
-        columns[name] = float("nan") if value is None else value
+def _numbers(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Whatever is no table, with the keys that lead to it."""
+    if not isinstance(value, dict):
+        yield path, math.nan if value is None else value
+        return
+    for key, item in value.items():
+        yield from _numbers(item, (*path, key))

@@ -175,9 +175,10 @@ def assemble(count: int, parts: Iterable[Part]) -> dict[str, Tensor]:
     return columns
 
 
-def distinct(numbers: Ints) -> list[int]:
-    """The numbers that occur, in order."""
-    return sorted(set(numbers.tolist()))
+def grouped(numbers: Ints) -> Iterator[tuple[int, Ints]]:
+    """The numbers that occur, in order, and where each does."""
+    for number in sorted(set(numbers.tolist())):
+        yield number, np.flatnonzero(numbers == number)
 
 
 def _stretch(count: int, width: int, spans: list[tuple[Part, int, int]]) -> Bytes:

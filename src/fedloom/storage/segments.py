@@ -15,7 +15,7 @@ import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from torch import Tensor
 from fedloom.errors import RunError
 from fedloom.storage import tensorfile
 from fedloom.storage.files import guarded, sync_file, sync_folder
-from fedloom.storage.records import Ints, Layout, Part, Places, distinct
+from fedloom.storage.records import Ints, Layout, Part, Places, grouped
 from fedloom.storage.tensors import Bytes
 
 _KIND = "fedloom.memory"
@@ -105,12 +105,12 @@ class Segment:
     def groups(self, rows: Ints) -> Iterator[tuple[Ints, Group]]:
         """Which of the rows are in which group."""
         group_of = np.searchsorted(self._firsts, rows, side="right") - 1
-        for number in distinct(group_of):
-            yield np.flatnonzero(group_of == number), self._groups[number]
+        for number, mine in grouped(group_of):
+            yield mine, self._groups[number]
 
-    def read(self, group: Group, rows: Ints) -> Bytes:
-        """The records of rows of one group, which are in increasing order; neighbours are read at once."""
-        width = group.layout.width
+    def read(self, group: Group, chosen: Ints, piece: slice = slice(None)) -> Bytes:
+        """The records of (a piece of) chosen rows of one group, in increasing order; neighbours are read at once."""
+        rows, width = chosen[piece], group.layout.width
         data = np.empty((len(rows), width), np.uint8)
         breaks = [0, *(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
         with guarded(self.path), open(self.path, "rb") as file:
@@ -159,8 +159,7 @@ class Log:
     def parts(self, ids: Ints, at: Ints) -> Iterator[Part]:
         """Reads the records of clients, which belong at the positions ``at``."""
         segment_of, row_of = self._places.segment[ids], self._places.row[ids]
-        for number in distinct(segment_of):
-            mine = np.flatnonzero(segment_of == number)
+        for number, mine in grouped(segment_of):
             for which, group in self._segments[number].groups(row_of[mine]):
                 rows = row_of[mine[which]]
                 order = np.argsort(rows)
@@ -253,7 +252,8 @@ class Log:
         ids = np.flatnonzero(self._places.segment == segment.number)
         ids = ids[np.argsort(self._places.row[ids])]
         for which, group in segment.groups(self._places.row[ids]):
-            yield Source(group.layout, ids[which], _reader(segment, group, self._places.row[ids[which]]))
+            rows = self._places.row[ids[which]]
+            yield Source(group.layout, ids[which], partial(segment.read, group, rows))
 
     def _claim(self, segment: Segment, ids: Ints) -> None:
         """From now on the rows of this segment count, row i for client ids[i]."""
@@ -273,10 +273,6 @@ class Log:
 
     def _path(self, number: int) -> Path:
         return self._folder / f"segment-{number:06d}.safetensors"
-
-
-def _reader(segment: Segment, group: Group, rows: Ints) -> Callable[[slice], Bytes]:
-    return lambda piece: segment.read(group, rows[piece])
 
 
 def _numbers(folder: Path) -> Iterator[int]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.storage.records import Batch, Ints, Layout, Part, Places, distinct
+from fedloom.storage.records import Batch, Ints, Layout, Part, Places, grouped
 from fedloom.storage.segments import Log, Source
 from fedloom.storage.tensors import Bytes
 
@@ -73,8 +73,7 @@ class Tables:
         """The records of clients that are in RAM, which belong at the positions ``at``."""
         table_of, slot_of = self._places.table[ids], self._places.slot[ids]
         self._clock += 1
-        for number in distinct(table_of):
-            mine = np.flatnonzero(table_of == number)
+        for number, mine in grouped(table_of):
             table, slots = self._tables[number], slot_of[mine]
             table.stamps[slots] = self._clock
             yield Part(at[mine], table.layout, table.data, slots)
@@ -97,8 +96,8 @@ class Tables:
         return [self._unsaved(table, table.occupied()) for table in self._tables]
 
     def _unsaved(self, table: Table, slots: Ints) -> Source:
-        slots = slots[self._places.segment[table.clients[slots]] < 0]
-        return Source(table.layout, table.clients[slots], _reader(table, slots))
+        unsaved = slots[self._places.segment[table.clients[slots]] < 0]
+        return Source(table.layout, table.clients[unsaved], lambda piece: table.data[unsaved[piece]])
 
     def _keep(self, batch: Batch, layout: Layout, which: Ints, ids: Ints) -> None:
         if layout not in self._of_layout:
@@ -117,9 +116,9 @@ class Tables:
             self._make_room(table, len(ids))
         table_of = self._places.table[ids]
         moving = ids[table_of != table.number]
-        for number in distinct(table_of):
+        for number, mine in grouped(table_of):
             if number not in (_FREE, table.number):
-                self._tables[number].give_back(self._places.slot[ids[table_of == number]])
+                self._tables[number].give_back(self._places.slot[ids[mine]])
         self._place(table, moving, table.take(moving))
         return self._places.slot[ids]
 
@@ -155,7 +154,3 @@ class Tables:
         stays = np.empty(len(stamps), np.bool_)
         stays[order] = np.cumsum(widths[order]) <= keep_bytes
         return np.split(stays, np.cumsum(counts)[:-1])
-
-
-def _reader(table: Table, slots: Ints) -> Callable[[slice], Bytes]:
-    return lambda piece: table.data[slots[piece]]
