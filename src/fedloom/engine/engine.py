@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -130,7 +130,7 @@ class Engine(ABC):
                 f"{name_of(method)} is a {_kind(method)}, but the schedule {setting.schedule.name!r} runs a "
                 f"{_kind(self.runs)}; choose another schedule"
             )
-        self.setting, self.executor, self.store = setting, executor, store
+        self.setting, self.method, self.executor, self.store = setting, method, executor, store
         pooled = method.layout == "pooled"
         self.fleet = setting.fleet.reliable() if pooled else setting.fleet  # a pool is no device that could fail
         self.online: Online | None = None
@@ -378,10 +378,7 @@ class ServerEngine(Engine):
 
     runs = ServerMethod
 
-    @property
-    def method(self) -> ServerMethod:
-        """The method, which has a server."""
-        return cast(ServerMethod, self.setting.method)
+    method: ServerMethod
 
     def begin(self) -> State:
         self.labels = _labels(self.problem) if self.method.layout == "features" else None
