@@ -418,10 +418,35 @@ def test_a_target_that_is_never_reached_ends_at_the_limit_and_says_so() -> None:
     assert "target loss = 1e-09 was not reached" in done.notes[0]
 
 
+@dataclass(frozen=True)
+class Stroked(ServerMethod):
+    """Everything that it sends and keeps has a name with a stroke in it."""
+
+    def client_init(self, client: Client, received: Message) -> Memory:
+        return {"own/shift": torch.zeros_like(received["for/each"])}
+
+    def server_init(self, ctx: Context) -> State:
+        return {"x": ctx.theta0}
+
+    def broadcast(self, state: State, clients: Tensor) -> Message:
+        return {"for/all": state["x"]}
+
+    def unicast(self, state: State, clients: Tensor) -> Message:
+        return {"for/each": state["x"] * clients[:, None] / 10}
+
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        x = received["for/all"]
+        y, _ = client.sgd(x, 0.1, 4, steps=1, shift=0.1 * (memory["own/shift"] + received["for/each"]))
+        return {"step/dx": y - x}, {"own/shift": y - x}
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        return {"x": state["x"] + replies.mean("step/dx")}
+
+
 @pytest.mark.parametrize(
     "method",
-    [fedloom.FedAvg(batch=4), fedloom.Scaffold(batch=4), fedloom.FedAvg(batch=4, lr="exponential:0.1:0.5")],
-    ids=["fedavg", "scaffold", "schedule"],
+    [fedloom.FedAvg(batch=4), fedloom.Scaffold(batch=4), fedloom.FedAvg(batch=4, lr="exponential:0.1:0.5"), Stroked()],
+    ids=["fedavg", "scaffold", "schedule", "strokes"],
 )
 @pytest.mark.parametrize("stop", [1, 4])
 def test_a_run_that_was_stopped_and_resumed_ends_in_the_same_bits(tmp_path: Path, method: Method, stop: int) -> None:

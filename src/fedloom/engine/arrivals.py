@@ -193,8 +193,8 @@ class Staggered(ServerEngine):
         self.sleeping = [(back, client) for back, client in saved["sleeping"]]
         parts: dict[str, Message] = {}
         for name, value in kept.items():
-            where, _, key = name.rpartition("/")
-            parts.setdefault(where, {})[key] = value
+            of, part, *key = name.split("/", 2)  # a key may have a stroke in it
+            parts.setdefault(f"{of}/{part}", {})["".join(key)] = value
         jobs = []
         for number, written in enumerate(saved["jobs"]):
             if not isinstance(written, dict):
