@@ -59,8 +59,8 @@ class FedMeta(ServerChoice, MetaLearning):
     """Also measure ‖∇F(θ)‖ whenever the model is evaluated, which costs a meta-gradient of every client."""
 
     @abstractmethod
-    def start(self, theta: Vector) -> Vector:
-        """x before the first round."""
+    def joined(self, theta: Vector, alpha: Vector | None) -> Vector:
+        """x, or a gradient in x: what is learnt of θ and α."""
 
     @abstractmethod
     def parted(self, x: Vector) -> tuple[Vector, float | Vector]:
@@ -80,7 +80,8 @@ class FedMeta(ServerChoice, MetaLearning):
         return self.batch
 
     def server_init(self, ctx: Context) -> State:
-        return self.server_opt().init(self.start(ctx.theta0))
+        theta = ctx.theta0
+        return self.server_opt().init(self.joined(theta, torch.full_like(theta, self.alpha)))
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {"x": state["x"]}
@@ -89,8 +90,7 @@ class FedMeta(ServerChoice, MetaLearning):
         x = received["x"]
         theta, alpha = self.parted(x)
         how = Meta(self.order, self.delta, self.inner_steps, self.batch)
-        g_theta, g_alpha = client.meta_grad(theta, alpha, how)  # g_u, lines 14 to 17
-        g = g_theta if g_alpha is None else torch.cat([g_theta, g_alpha], -1)
+        g = self.joined(*client.meta_grad(theta, alpha, how))  # g_u, lines 14 to 17
         return {"dx": -g if self.meta_step == "server" else self._own_step(client, x, g)}, memory
 
     def weight(self, client: Client) -> Tensor | None:
@@ -143,7 +143,7 @@ class FedMeta(ServerChoice, MetaLearning):
 class FedMetaMAML(FedMeta):
     """FedMeta(MAML): a common model from which a step of size α on a client's support rows does well on its query."""
 
-    def start(self, theta: Vector) -> Vector:
+    def joined(self, theta: Vector, alpha: Vector | None) -> Vector:
         return theta
 
     def parted(self, x: Vector) -> tuple[Vector, float | Vector]:
@@ -159,24 +159,22 @@ class FedMetaMAML(FedMeta):
 )
 @dataclass(frozen=True)
 class FedMetaSGD(FedMeta):
-    """FedMeta(Meta-SGD): the step sizes are learnt too, one for each number of the model."""
+    """FedMeta(Meta-SGD): the step sizes are learnt too, one for each number of the model.
+
+    Step sizes that are not learnt stay out of x: if they travelled, a lossy channel would move them.
+    """
 
     learn_alpha: bool = True
     """False: all step sizes stay what they were at the start, as in MAML."""
 
-    def start(self, theta: Vector) -> Vector:
-        return torch.cat([theta, torch.full_like(theta, self.alpha)])
+    def joined(self, theta: Vector, alpha: Vector | None) -> Vector:
+        return theta if alpha is None or not self.learn_alpha else torch.cat([theta, alpha], -1)
 
     def parted(self, x: Vector) -> tuple[Vector, float | Vector]:
+        if not self.learn_alpha:
+            return x, torch.full_like(x, self.alpha)
         theta, alpha = x.chunk(2, -1)
         return theta, alpha
-
-    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        reply, memory = super().client(client, received, memory)
-        if self.learn_alpha:
-            return reply, memory
-        theta, alpha = reply["dx"].chunk(2, -1)
-        return {**reply, "dx": torch.cat([theta, torch.zeros_like(alpha)], -1)}, memory
 
 
 @register(
