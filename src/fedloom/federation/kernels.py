@@ -21,6 +21,11 @@ from fedloom.federation.model import Layer, Model, trainable
 from fedloom.types import Vector
 
 
+def head(value: float | Tensor, active: int) -> float | Tensor:
+    """The part for the clients still at work, of a value that may be one for all."""
+    return value[:active] if isinstance(value, Tensor) and value.dim() == 2 else value
+
+
 @dataclass(frozen=True, eq=False)
 class Affine:
     """The part of a step that does not depend on the data: θ ← keep·θ + add (μ(θ − x0) + v, times the step size)."""
@@ -30,15 +35,13 @@ class Affine:
 
     def apply(self, theta: Tensor) -> None:
         """In place, for the clients still at work (the first ones of the stack)."""
-        add = self.add
-        if isinstance(add, Tensor) and add.dim() == 2:
-            add = add[: len(theta)]
-        if isinstance(self.keep, Tensor):
-            theta.mul_(self.keep[: len(theta)] if self.keep.dim() == 2 else self.keep).add_(add)
+        keep, add = head(self.keep, len(theta)), head(self.add, len(theta))
+        if isinstance(keep, Tensor):
+            theta.mul_(keep).add_(add)
         elif isinstance(add, Tensor):
-            torch.add(add, theta, alpha=self.keep, out=theta)
+            torch.add(add, theta, alpha=keep, out=theta)
         else:
-            theta.mul_(self.keep)
+            theta.mul_(keep)
 
 
 class Kernel(ABC):
@@ -174,9 +177,8 @@ class DenseKernel(Kernel):
     def _cut(self, theta: Vector) -> list[Parts]:
         parts = []
         for layer in self.layers:
-            weight = theta[:, layer.weight.start : layer.weight.stop].view(len(theta), *layer.weight.shape)
-            bias = theta[:, None, layer.bias.start : layer.bias.stop] if layer.bias is not None else None
-            parts.append(Parts(weight, bias, layer.activation))
+            bias = layer.bias.of(theta).unsqueeze(1) if layer.bias is not None else None
+            parts.append(Parts(layer.weight.of(theta), bias, layer.activation))
         return parts
 
     def _backward(self, parts: list[Parts], x: Tensor, y: Tensor, weight: float | Tensor) -> list[Term]:
