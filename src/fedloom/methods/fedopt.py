@@ -12,11 +12,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from fedloom.federation.client import Client
 from fedloom.federation.problem import Problem
-from fedloom.federation.replies import Replies, Weighting, weight_by
+from fedloom.federation.replies import Replies, Weighting
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.federation.server_optimisers import (
     Adagrad,
@@ -32,7 +29,7 @@ from fedloom.federation.server_optimisers import (
 )
 from fedloom.methods.method import Context
 from fedloom.methods.register import register
-from fedloom.methods.training import ClientTraining
+from fedloom.methods.training import ClientTraining, Weighted
 from fedloom.types import Decay, State
 
 _SERVER_LR: dict[ServerName, float] = {"sgd": 1.0, "momentum": 1.0, "adagrad": 0.1, "yogi": 0.01, "adam": 0.01}
@@ -46,7 +43,7 @@ _SERVER_LR: dict[ServerName, float] = {"sgd": 1.0, "momentum": 1.0, "adagrad": 0
     declaration="fedloom.conformance.declarations.adaptive:FEDOPT",
 )
 @dataclass(frozen=True)
-class FedOpt(ServerChoice, ClientTraining):
+class FedOpt(ServerChoice, Weighted, ClientTraining):
     """Algorithm 1: any optimiser of the clients with any optimiser of the server.
 
     What is left open is as in the method of that name. With the server's SGD and η = 1 it is FedAvg, bit by bit.
@@ -65,9 +62,6 @@ class FedOpt(ServerChoice, ClientTraining):
     def server_init(self, ctx: Context) -> State:
         return self.server_opt().init(ctx.theta0)
 
-    def weight(self, client: Client) -> Tensor | None:
-        return weight_by(self.weighting, client)
-
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         mean = replies.mean("dx")  # Σ w_i Δ_i
         lr = _SERVER_LR[self.server_optimiser] if self.server_lr is None else self.server_lr
@@ -75,7 +69,7 @@ class FedOpt(ServerChoice, ClientTraining):
 
 
 @dataclass(frozen=True)
-class ServerOptimised(ClientTraining):
+class ServerOptimised(Weighted, ClientTraining):
     """Algorithm 1 with one optimiser of the server: the methods that have names of their own."""
 
     coordinatewise = True
@@ -91,9 +85,6 @@ class ServerOptimised(ClientTraining):
 
     def server_init(self, ctx: Context) -> State:
         return self.server_opt().init(ctx.theta0)
-
-    def weight(self, client: Client) -> Tensor | None:
-        return weight_by(self.weighting, client)
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         mean = replies.mean("dx")  # Σ w_i Δ_i
