@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,10 @@ from torch import Tensor
 
 from fedloom.federation import parties
 from fedloom.federation.batches import Plan, Rows, Step, evaluations_of, steps_of
+from fedloom.federation.kernels import Product
 from fedloom.federation.meta import Meta, adapted, meta_gradient, meta_steps
 from fedloom.federation.optimisers import Optimiser
-from fedloom.federation.ragged import Span, Window
+from fedloom.federation.ragged import Ints, Span, Window
 from fedloom.federation.randomness import Draw, torch_seeded
 from fedloom.federation.regularisers import Regulariser
 from fedloom.federation.solvers import Inner, meta_prox, prox
@@ -29,13 +31,12 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Carry = dict[str, Tensor]
 """What clients take along from one local step to the next, one row a client."""
-Product = Callable[[Vector], Vector]
-"""v ↦ Hv with a Hessian that nobody ever writes down."""
 _INNER = Inner()
 _META = Meta()
 _GRADIENT_ROWS = 8_000_000  # numbers of x that one pass of a full gradient reads at a time
 
 
+@dataclass(eq=False, repr=False)
 class Client:
     """A client, or a stack of clients as a leading axis, in one round.
 
@@ -43,42 +44,33 @@ class Client:
     returns broadcast against them. A method that uses only these is written once and runs on both.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        clients: npt.NDArray[np.int64],
-        draw: Draw,
-        *,
-        stacked: bool = True,
-        effort: Floats | None = None,
-        budget: Floats | None = None,
-        delay: Floats | None = None,
-        round: int | None = None,
-        window: Window | None = None,
-    ) -> None:
-        self.problem = problem
-        self.clients = clients
-        self.draw = draw
-        self.stacked = stacked
-        self.effort = effort
-        self.budget = budget
-        self._delay = delay
-        self.round = draw.round if round is None else round
-        """The round that is under way, 0, 1, …; step sizes that change by the round go by it."""
-        self.window = window
-        """Of training rows only those in the window are there; None: all are."""
-        self.evaluations = np.zeros(len(clients), dtype=np.int64)
+    problem: Problem
+    clients: Ints
+    draw: Draw
+    stacked: bool
+    round: int
+    """The round that is under way, 0, 1, …; step sizes that change by the round go by it."""
+    effort: Floats | None = None
+    """The share of its local steps that each client takes; None: all do all."""
+    budget: Floats | None = None
+    """Gradient evaluations of single rows that each client can afford; None: any number."""
+    _delay: Floats | None = None
+    window: Window | None = None
+    """Of training rows only those in the window are there; None: all are."""
+    step: int = field(default=0, init=False)
+    """The local step that is under way, for error messages."""
+    _scanned: int = field(default=0, init=False)
+    """Steps of a ``scan`` that are behind: each has a dropout of its own."""
+
+    def __post_init__(self) -> None:
+        self.evaluations = np.zeros(len(self.clients), dtype=np.int64)
         """Gradient evaluations of single rows so far, of each client."""
-        self.step = 0
-        """The local step that is under way, for error messages."""
-        self._scanned = 0
-        """Steps of a ``scan`` that are behind: each has a dropout of its own."""
 
     def span(self, split: str = "train") -> Span:
         """Where the rows are that each client has."""
         return self.problem.data.span(split, self.clients, self.window)
 
-    def sizes(self, split: str = "train") -> npt.NDArray[np.int64]:
+    def sizes(self, split: str = "train") -> Ints:
         """How many rows each client has."""
         return self.span(split).sizes
 
@@ -107,8 +99,7 @@ class Client:
     @property
     def delay(self) -> Tensor:
         """Seconds that the network takes for each client's messages this time, shaped to broadcast against vectors."""
-        delay = np.zeros(len(self.clients)) if self._delay is None else self._delay
-        return self.column(delay)
+        return self.column(np.zeros(len(self.clients)) if self._delay is None else self._delay)
 
     def count(self, split: str = "train") -> Tensor:
         """The number of rows in a split, shaped to broadcast against vectors."""

@@ -20,6 +20,9 @@ from fedloom.federation.losses import Loss
 from fedloom.federation.model import Layer, Model, trainable
 from fedloom.types import Vector
 
+Product = Callable[[Vector], Vector]
+"""v ↦ Hv with a Hessian that nobody ever writes down."""
+
 
 def head(value: float | Tensor, active: int) -> float | Tensor:
     """The part for the clients still at work, of a value that may be one for all."""
@@ -62,9 +65,7 @@ class Kernel(ABC):
         """Σ weight·∇ℓ over the rows, shape (clients, n)."""
 
     @abstractmethod
-    def linearise(
-        self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor
-    ) -> tuple[Vector, Callable[[Vector], Vector]]:
+    def linearise(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor) -> tuple[Vector, Product]:
         """Σ weight·∇ℓ, and v ↦ Σ weight·∇²ℓ·v at the same θ, which must not change in between."""
 
     @abstractmethod
@@ -109,9 +110,7 @@ class DenseKernel(Kernel):
     def gradient(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor) -> Vector:
         return self._gathered(theta, self._backward(self._cut(theta), x, y, weight))
 
-    def linearise(
-        self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor
-    ) -> tuple[Vector, Callable[[Vector], Vector]]:
+    def linearise(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor) -> tuple[Vector, Product]:
         parts = self._cut(theta)
         terms = self._backward(parts, x, y, weight)
         return self._gathered(theta, terms), lambda v: self._along(v, parts, terms, y, weight)
@@ -217,9 +216,7 @@ class ModuleKernel(Kernel):
                 gradients.append(_flat(self._backward(x[i], y[i], _of(weight, i))))
         return torch.stack(gradients)
 
-    def linearise(
-        self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor
-    ) -> tuple[Vector, Callable[[Vector], Vector]]:
+    def linearise(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor) -> tuple[Vector, Product]:
         pairs = [self._graph(theta[i], x[i], y[i], _of(weight, i)) for i in range(len(theta))]
         gradients = torch.stack([_flat(gradients) for gradients in pairs])
         return gradients, lambda v: torch.stack(

@@ -24,7 +24,8 @@ from fedloom.federation.optimisers import Optimiser
 from fedloom.types import Vector
 
 if TYPE_CHECKING:
-    from fedloom.federation.client import Client, Product
+    from fedloom.federation.client import Client
+    from fedloom.federation.kernels import Product
 
 Order = Literal["exact", "first", "difference"]
 """Second derivatives: exact, left out (r as it is), or by central differences of two gradients."""
