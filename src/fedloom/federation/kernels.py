@@ -175,9 +175,10 @@ class DenseKernel(Kernel):
 
     def _cut(self, theta: Vector) -> list[Parts]:
         parts = []
-        for layer in self.layers:
-            bias = layer.bias.of(theta).unsqueeze(1) if layer.bias is not None else None
-            parts.append(Parts(layer.weight.of(theta), bias, layer.activation))
+        for layer in self.layers:  # as Slice.of does, but quicker: a walk cuts whenever a client is done
+            weight = theta[:, layer.weight.start : layer.weight.stop].view(len(theta), *layer.weight.shape)
+            bias = theta[:, None, layer.bias.start : layer.bias.stop] if layer.bias is not None else None
+            parts.append(Parts(weight, bias, layer.activation))
         return parts
 
     def _backward(self, parts: list[Parts], x: Tensor, y: Tensor, weight: float | Tensor) -> list[Term]:
