@@ -10,7 +10,7 @@ classification", 2019 (FedAvgM). https://arxiv.org/abs/1909.06335
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies, Weighting
@@ -79,9 +79,14 @@ class ServerOptimised(Weighted, ClientTraining):
     weighting: Weighting = "size"
     """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean, as the paper writes it."""
 
+    @property
     @abstractmethod
+    def rule(self) -> type[ServerOptimiser]:
+        """The server's optimiser; its hyper-parameters are those of the same name here."""
+
     def server_opt(self) -> ServerOptimiser:
         """The server's optimiser, with the hyper-parameters given here."""
+        return self.rule(**{f.name: getattr(self, f.name) for f in fields(self.rule)})  # type: ignore[arg-type]
 
     def server_init(self, ctx: Context) -> State:
         return self.server_opt().init(ctx.theta0)
@@ -102,8 +107,7 @@ class ServerOptimised(Weighted, ClientTraining):
 class FedAvgM(Heavy, ServerOptimised):
     """FedAvg with momentum at the server: it moves by a fading sum of the mean moves."""
 
-    def server_opt(self) -> ServerOptimiser:
-        return Momentum(self.beta, self.nesterov)
+    rule = Momentum
 
 
 @register(
@@ -117,11 +121,9 @@ class FedAvgM(Heavy, ServerOptimised):
 class FedAdagrad(Adaptive, ServerOptimised):
     """The server's v is the sum of all squares: step sizes only ever fall."""
 
+    rule = Adagrad
     server_lr: Rate = 0.1
     beta1: Decay = 0.0
-
-    def server_opt(self) -> ServerOptimiser:
-        return Adagrad(self.beta1, self.tau, self.v_start, self.squares)
 
 
 @register(
@@ -135,10 +137,8 @@ class FedAdagrad(Adaptive, ServerOptimised):
 class FedYogi(Fading, Adaptive, ServerOptimised):
     """The server's v moves towards Δ² by steps in proportion to Δ²: it falls slowly when moves become small."""
 
+    rule = Yogi
     server_lr: Rate = 0.01
-
-    def server_opt(self) -> ServerOptimiser:
-        return Yogi(self.beta1, self.tau, self.v_start, self.squares, self.beta2, self.bias_correction)
 
 
 @register(
@@ -152,7 +152,5 @@ class FedYogi(Fading, Adaptive, ServerOptimised):
 class FedAdam(Fading, Adaptive, ServerOptimised):
     """The server's v is a fading average of the squares."""
 
+    rule = Adam
     server_lr: Rate = 0.01
-
-    def server_opt(self) -> ServerOptimiser:
-        return Adam(self.beta1, self.tau, self.v_start, self.squares, self.beta2, self.bias_correction)
