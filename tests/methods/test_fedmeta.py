@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import fedloom
+from fedloom.channel import Quantise
 from fedloom.conformance import classification
 from fedloom.conformance.declarations.averaging import unequal_quadratics
 from fedloom.conformance.declarations.meta import meta_gradients, weights
@@ -58,6 +59,17 @@ def test_meta_sgd_adapts_by_the_step_sizes_it_has_learnt() -> None:
     assert float((alpha - 0.2).abs().max()) > 1e-3
     torch.testing.assert_close(method.model(engine.state), theta)
     torch.testing.assert_close(found, theta - alpha * problem.client(np.arange(5)).grad(theta, "support"))
+
+
+def test_step_sizes_that_are_not_learnt_stay_where_they_are_whatever_the_channel_loses() -> None:
+    problem = make_problem("mlp", dtype=F64, sizes=SIZES)
+    method = FedMetaSGD(alpha=0.2, lr=0.5, learn_alpha=False)
+    engine = run(problem, method, 20, transforms=(Quantise(4),), evaluations=())
+    theta, alpha = method.parted(engine.state["x"])
+    torch.testing.assert_close(alpha, torch.full_like(theta, 0.2), rtol=0, atol=0)
+    client = problem.client(np.arange(5))
+    found = method.adapt(client, engine.state, theta, None, None, "support")
+    torch.testing.assert_close(found, theta - 0.2 * client.grad(theta, "support"))
 
 
 def test_fedavg_meta_adapts_with_the_optimiser_it_is_given() -> None:

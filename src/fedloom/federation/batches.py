@@ -27,6 +27,10 @@ class Rows:
     y: Tensor
     weight: Tensor
 
+    def counts(self) -> Ints:
+        """How many rows each client has, without padding."""
+        return torch.count_nonzero(self.weight, -1).reshape(-1).numpy()
+
 
 @dataclass(frozen=True, eq=False)
 class Step:
@@ -158,8 +162,8 @@ def steps_of(
     batch: int | None,
     epochs: int,
     steps: int | None,
-    effort: npt.NDArray[np.float64] | None,
-    budget: npt.NDArray[np.float64] | None,
+    effort: npt.NDArray[np.float64] | None = None,
+    budget: npt.NDArray[np.float64] | None = None,
 ) -> Ints:
     """How many local steps each client takes: all of them, or the part that its effort or its budget allows.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +15,10 @@ from torch import Tensor
 
 from fedloom.federation import parties
 from fedloom.federation.batches import Plan, Rows, Step, evaluations_of, steps_of
+from fedloom.federation.kernels import Product
 from fedloom.federation.meta import Meta, adapted, meta_gradient, meta_steps
 from fedloom.federation.optimisers import Optimiser
-from fedloom.federation.ragged import Span, Window
+from fedloom.federation.ragged import Ints, Span, Window
 from fedloom.federation.randomness import Draw, torch_seeded
 from fedloom.federation.regularisers import Regulariser
 from fedloom.federation.solvers import Inner, meta_prox, prox
@@ -28,13 +31,12 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Carry = dict[str, Tensor]
 """What clients take along from one local step to the next, one row a client."""
-Product = Callable[[Vector], Vector]
-"""v ↦ Hv with a Hessian that nobody ever writes down."""
 _INNER = Inner()
 _META = Meta()
 _GRADIENT_ROWS = 8_000_000  # numbers of x that one pass of a full gradient reads at a time
 
 
+@dataclass(eq=False, repr=False)
 class Client:
     """A client, or a stack of clients as a leading axis, in one round.
 
@@ -42,42 +44,33 @@ class Client:
     returns broadcast against them. A method that uses only these is written once and runs on both.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        clients: npt.NDArray[np.int64],
-        draw: Draw,
-        *,
-        stacked: bool = True,
-        effort: Floats | None = None,
-        budget: Floats | None = None,
-        delay: Floats | None = None,
-        round: int | None = None,
-        window: Window | None = None,
-    ) -> None:
-        self.problem = problem
-        self.clients = clients
-        self.draw = draw
-        self.stacked = stacked
-        self.effort = effort
-        self.budget = budget
-        self._delay = delay
-        self.round = draw.round if round is None else round
-        """The round that is under way, 0, 1, …; step sizes that change by the round go by it."""
-        self.window = window
-        """Of training rows only those in the window are there; None: all are."""
-        self.evaluations = np.zeros(len(clients), dtype=np.int64)
+    problem: Problem
+    clients: Ints
+    draw: Draw
+    stacked: bool
+    round: int
+    """The round that is under way, 0, 1, …; step sizes that change by the round go by it."""
+    effort: Floats | None = None
+    """The share of its local steps that each client takes; None: all do all."""
+    budget: Floats | None = None
+    """Gradient evaluations of single rows that each client can afford; None: any number."""
+    _delay: Floats | None = None
+    window: Window | None = None
+    """Of training rows only those in the window are there; None: all are."""
+    step: int = field(default=0, init=False)
+    """The local step that is under way, for error messages."""
+    _scanned: int = field(default=0, init=False)
+    """Steps of a ``scan`` that are behind: each has a dropout of its own."""
+
+    def __post_init__(self) -> None:
+        self.evaluations = np.zeros(len(self.clients), dtype=np.int64)
         """Gradient evaluations of single rows so far, of each client."""
-        self.step = 0
-        """The local step that is under way, for error messages."""
-        self._scanned = 0
-        """Steps of a ``scan`` that are behind: each has a dropout of its own."""
 
     def span(self, split: str = "train") -> Span:
         """Where the rows are that each client has."""
         return self.problem.data.span(split, self.clients, self.window)
 
-    def sizes(self, split: str = "train") -> npt.NDArray[np.int64]:
+    def sizes(self, split: str = "train") -> Ints:
         """How many rows each client has."""
         return self.span(split).sizes
 
@@ -106,31 +99,19 @@ class Client:
     @property
     def delay(self) -> Tensor:
         """Seconds that the network takes for each client's messages this time, shaped to broadcast against vectors."""
-        delay = np.zeros(len(self.clients)) if self._delay is None else self._delay
-        return self._column(delay)
+        return self.column(np.zeros(len(self.clients)) if self._delay is None else self._delay)
 
     def count(self, split: str = "train") -> Tensor:
         """The number of rows in a split, shaped to broadcast against vectors."""
-        return self._column(self.sizes(split))
+        return self.column(self.sizes(split))
 
     def rows(self, split: str = "train") -> Rows:
         """All rows of a split."""
         span = self.span(split)
         sizes, owned = span.sizes, span.owned
-        width = int(sizes.max(initial=0))
-        if width == 0:
-            x, y = self.problem.x[:0], self.problem.y[:0]
-            shape = (len(sizes), 0)
-            nothing = torch.zeros(shape, dtype=self.problem.dtype)
-            rows = Rows(x.expand(*shape, *x.shape[1:]), y.expand(*shape, *y.shape[1:]), nothing)
-        else:
-            local = np.minimum(np.arange(width), np.maximum(sizes[:, None] - 1, 0))
-            flat = torch.from_numpy(local + span.starts[:, None])
-            x, y = self.problem.take(owned.resolve(flat.clamp_(max=int(owned.offsets[-1]) - 1)))
-            counts = torch.from_numpy(sizes)
-            own = (torch.arange(width) < counts[:, None]).to(self.problem.dtype)
-            rows = Rows(x, y, own / counts[:, None].clamp(min=1))
-        return rows if self.stacked else Rows(rows.x[0], rows.y[0], rows.weight[0])
+        local = np.minimum(np.arange(int(sizes.max(initial=0))), np.maximum(sizes[:, None] - 1, 0))
+        flat = torch.from_numpy(local + span.starts[:, None]).clamp_(max=int(owned.offsets[-1]) - 1)
+        return self._padded(owned.resolve(flat), torch.from_numpy(sizes))
 
     def loss(self, theta: Vector, split: str | Rows = "train") -> Tensor:
         """The mean loss of each client, differentiable in θ; 0 for a client without rows."""
@@ -141,20 +122,14 @@ class Client:
     def grad(self, theta: Vector, split: str | Rows = "train", *, graph: bool = False) -> Vector:
         """∇f_i(θ) over all rows of a split, or over given rows; with ``graph`` it can be differentiated again."""
         rows = self.rows(split) if isinstance(split, str) else split
-        self.evaluations += torch.count_nonzero(rows.weight, -1).reshape(-1).numpy()
+        self.evaluations += rows.counts()
         theta = self._expand(theta, rows)
         if graph:
             with torch.enable_grad():
                 theta = theta if theta.requires_grad else theta.detach().requires_grad_()
                 (gradient,) = torch.autograd.grad(self.loss(theta, rows).sum(), theta, create_graph=True)
             return gradient
-        total: Vector | None = None
-        for who, part in self._groups(rows):
-            with torch.no_grad(), self._dropout(who.start or 0):
-                for x, y, weight in self._blocks(part):
-                    found = self.problem.kernel.gradient(self._stack(theta)[who], x, y, weight)
-                    total = _plus(total, who, found, len(self.clients))
-        return self._unstack(torch.zeros_like(self._stack(theta)) if total is None else total)
+        return self._summed(theta, rows, lambda who, at, *block: self.problem.kernel.gradient(at, *block))
 
     def linearise(self, theta: Vector, split: str | Rows = "train") -> tuple[Vector, Product]:
         """∇f_i(θ), and v ↦ ∇²f_i(θ)·v as a function, which shares the work done for the gradient.
@@ -162,17 +137,14 @@ class Client:
         A product costs, and counts as, two gradients. It must be taken before θ's memory is used for something else.
         """
         rows = self.rows(split) if isinstance(split, str) else split
-        count = torch.count_nonzero(rows.weight, -1).reshape(-1).numpy()
+        count = rows.counts()
         self.evaluations += count
-        theta = self._stack(self._expand(theta, rows))
-        gradient: Vector | None = None
         products: list[tuple[slice, Product]] = []
-        for who, part in self._groups(rows):
-            with torch.no_grad(), self._dropout(who.start or 0):
-                for x, y, weight in self._blocks(part):
-                    found, product = self.problem.kernel.linearise(theta[who], x, y, weight)
-                    gradient = _plus(gradient, who, found, len(self.clients))
-                    products.append((who, product))
+
+        def gradient(who: slice, *at: Tensor) -> Vector:
+            found, product = self.problem.kernel.linearise(*at)
+            products.append((who, product))
+            return found
 
         def times(v: Vector) -> Vector:
             self.evaluations += 2 * count
@@ -183,7 +155,7 @@ class Client:
                     total = _plus(total, who, product(v[who]), len(self.clients))
             return self._unstack(torch.zeros_like(v) if total is None else total)
 
-        return self._unstack(torch.zeros_like(theta) if gradient is None else gradient), times
+        return self._summed(self._expand(theta, rows), rows, gradient), times
 
     def batches(
         self, split: str, batch: int | None, steps: int | None = None, epochs: int = 1, purpose: str = "batches"
@@ -196,7 +168,7 @@ class Client:
         if batch is None:
             return [self.rows(split)] * (epochs if steps is None else steps)
         span = self.span(split)
-        count = steps_of(span.sizes, batch, epochs, steps, None, None)
+        count = steps_of(span.sizes, batch, epochs, steps)
         plan = Plan.of(span, self.clients, self.draw, batch, count, purpose)
         return [self._spread(step, plan) for step in plan]
 
@@ -251,7 +223,20 @@ class Client:
         left out of both. A slow client's ``effort`` or ``budget`` cuts its steps.
         """
         if len(self.clients) > 1 and not self.problem.kernel.stacks:
-            return self._one_by_one(theta, lr, batch, epochs, steps, optimiser, pull, shift, direction, split)
+            return self._one_by_one(
+                lambda alone, own: alone.sgd(
+                    own(theta),
+                    own(lr),
+                    batch,
+                    epochs,
+                    steps,
+                    optimiser=optimiser,
+                    pull=(own(pull[0]), own(pull[1])) if pull else None,
+                    shift=own(shift),
+                    direction=direction,
+                    split=split,
+                )
+            )
         span = self.span(split)
         sizes = span.sizes
         count = steps_of(sizes, batch, epochs, steps, self.effort, self.budget)
@@ -260,7 +245,7 @@ class Client:
         order = torch.from_numpy(plan.order)
 
         def sorted_(value: Any) -> Any:
-            return value[order] if sort and isinstance(value, Tensor) and value.dim() == 2 else value
+            return _own(order, value) if sort else value
 
         start = theta.detach().expand(len(sizes), -1)
         y = self.problem.kernel.bind(start[order] if sort else start.clone(memory_format=torch.contiguous_format))
@@ -272,7 +257,7 @@ class Client:
                 walk.free(plan, optimiser, direction)
         self.evaluations += evaluations_of(sizes, batch, count)
         y = torch.empty_like(y).index_copy_(0, order, y) if sort else y if self.problem.kernel.stacks else y.clone()
-        return (y if self.stacked else y[0]), self._column(count)
+        return (y if self.stacked else y[0]), self.column(count)
 
     def scan(
         self,
@@ -299,11 +284,11 @@ class Client:
             self._scanned = self.step - 1
             after = step(carry, last[1])
             if taken.active < len(self.clients):
-                busy = self._column(count) >= self.step
+                busy = self.column(count) >= self.step
                 after = {key: torch.where(busy, value, carry[key]) for key, value in after.items()}
             carry = after
         self._scanned = 0
-        return carry, self._column(count)
+        return carry, self.column(count)
 
     def prox(self, v: Vector, rho: float | Tensor, start: Vector | None = None, how: Inner = _INNER) -> Vector:
         """argmin f_i(x) + (ρ/2)‖x − v‖² over all training rows, by the solver that ``how`` names.
@@ -340,30 +325,14 @@ class Client:
         """argmin F_i(x) + (ρ/2)‖x − v‖², F_i(x) being the query's loss after adapting x to the support."""
         return meta_prox(self, v, rho, alpha, v if start is None else start, meta, how)
 
-    def _one_by_one(self, theta: Vector, lr: float | Tensor, *how: Any) -> tuple[Vector, Tensor]:
-        """``sgd`` of a stack whose model cannot walk in step: client after client."""
-        batch, epochs, steps, optimiser, pull, shift, direction, split = how
+    def _one_by_one(
+        self, walk: Callable[[Client, Callable[[Any], Any]], tuple[Vector, Tensor]]
+    ) -> tuple[Vector, Tensor]:
+        """A walk of a stack whose model cannot walk in step: client after client, each with its own part of values."""
         found = []
         for i in range(len(self.clients)):
             alone = self.alone(i)
-
-            def own(value: Any, i: int = i) -> Any:
-                return value[i] if isinstance(value, Tensor) and value.dim() == 2 else value
-
-            found.append(
-                alone.sgd(
-                    own(theta),
-                    own(lr),
-                    batch,
-                    epochs,
-                    steps,
-                    optimiser=optimiser,
-                    pull=(own(pull[0]), own(pull[1])) if pull else None,
-                    shift=own(shift),
-                    direction=direction,
-                    split=split,
-                )
-            )
+            found.append(walk(alone, partial(_own, i)))
             self.evaluations[i] += alone.evaluations[0]
         return torch.stack([y for y, _ in found]), torch.stack([count for _, count in found])[:, None]
 
@@ -378,6 +347,16 @@ class Client:
             return
         with torch_seeded(int(self.draw.words("dropout", self.clients[which], 1, self._scanned)[0] >> np.uint64(1))):
             yield
+
+    def _summed(self, theta: Vector, rows: Rows, gradient: Callable[..., Vector]) -> Vector:
+        """The sum of gradients, gradient(who, θ, x, y, weight), over groups of clients and blocks of their rows."""
+        theta = self._stack(theta)
+        total: Vector | None = None
+        for who, part in self._groups(rows):
+            with torch.no_grad(), self._dropout(who.start or 0):
+                for block in self._blocks(part):
+                    total = _plus(total, who, gradient(who, theta[who], *block), len(self.clients))
+        return self._unstack(torch.zeros_like(theta) if total is None else total)
 
     def _groups(self, rows: Rows) -> Iterator[tuple[slice, Rows]]:
         """The clients that a kernel takes together, with their rows: all, or, if the model walks alone, each one.
@@ -413,16 +392,27 @@ class Client:
         taken = step.rows[:1, :1].expand(len(self.clients), width).clone().index_copy_(0, who, step.rows)
         counts = torch.zeros(len(self.clients), dtype=torch.int64)
         counts[who] = width if step.counts is None else step.counts
-        own = (torch.arange(width) < counts[:, None]).to(self.problem.dtype)
-        rows = Rows(*self.problem.take(taken), own / counts[:, None].clamp(min=1))
-        return rows if self.stacked else Rows(rows.x[0], rows.y[0], rows.weight[0])
+        return self._padded(taken, counts)
+
+    def _padded(self, numbers: Tensor, counts: Tensor) -> Rows:
+        """Rows by their numbers; of each client's the first so many count, the others are padding."""
+        own = (torch.arange(numbers.shape[1]) < counts[:, None]).to(self.problem.dtype)
+        x, y = self.problem.take(numbers)
+        weight = own / counts[:, None].clamp(min=1)
+        return Rows(x, y, weight) if self.stacked else Rows(x[0], y[0], weight[0])
 
     def _expand(self, theta: Vector, rows: Rows) -> Vector:
         return theta.expand(len(rows.x), -1) if self.stacked and theta.dim() == 1 else theta
 
-    def _column(self, values: npt.NDArray[np.int64] | Floats) -> Tensor:
+    def column(self, values: npt.NDArray[Any]) -> Tensor:
+        """One number for each client, shaped to broadcast against vectors."""
         column = torch.from_numpy(values).to(self.problem.dtype)
         return column[:, None] if self.stacked else column[0]
+
+
+def _own(who: int | Tensor, value: Any) -> Any:
+    """The part of some clients, of a value that may be one for all."""
+    return value[who] if isinstance(value, Tensor) and value.dim() == 2 else value
 
 
 def _plus(total: Vector | None, who: slice, part: Vector, clients: int) -> Vector:

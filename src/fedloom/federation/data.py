@@ -142,11 +142,9 @@ class FederatedData:
 
     def limited(self, rows: int) -> FederatedData:
         """The same federation on devices that keep only their first so many training rows."""
-
         train = self.splits["train"]
         sizes = train.sizes.clamp(max=rows)
-        inside = torch.arange(int(sizes.sum())) - torch.repeat_interleave(torch.cumsum(sizes, 0) - sizes, sizes)
-        kept = train.resolve(torch.repeat_interleave(train.offsets[:-1], sizes) + inside)
+        kept = Span(train, train.offsets[:-1].numpy(), sizes.numpy()).rows()
         held = torch.zeros(len(self.x), dtype=torch.bool).index_fill_(0, kept, True)
         splits = {**self.splits, "train": Ragged(Ragged.contiguous(sizes).offsets, kept)}
         for half in HALVES:
@@ -162,15 +160,14 @@ class FederatedData:
         the order in which they arrive.
         """
         splits = {}
-        holders = self.with_role(SOURCE) if self.blocks is None else [0]  # what is shared is there once
+        shared = self.blocks is not None  # what is shared is there once
+        holders = np.array([0]) if shared else self.with_role(SOURCE).numpy()
         for split, ragged in self.splits.items():
-            rows = [ragged[int(i)] for i in holders] if split in ("train", *HALVES) else []
-            union = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
+            union = ragged.span(holders if split in ("train", *HALVES) else holders[:0]).positions()
             if split == "train" and times is not None:
-                union = union[torch.from_numpy(np.argsort(pooled(times, ragged, holders), kind="stable"))]
-            every = torch.arange(int(ragged.offsets[-1])) if ragged.rows is None else ragged.rows
+                union = union[np.argsort(times[union], kind="stable")]
             offsets = torch.cat([ragged.offsets, ragged.offsets[-1:] + len(union)])
-            splits[split] = Ragged(offsets, torch.cat([every, union]))
+            splits[split] = Ragged(offsets, torch.cat([ragged.every(), ragged.resolve(torch.from_numpy(union))]))
         roles = torch.zeros(self.clients, dtype=torch.int8) if self.roles is None else self.roles
         roles = torch.cat([roles, torch.tensor([POOL], dtype=roles.dtype)])
         names = None if self.names is None else (*self.names, "pool")
@@ -178,16 +175,7 @@ class FederatedData:
         return replace(self, splits=splits, roles=roles, names=names, blocks=blocks)
 
 
-def pooled(values: npt.NDArray[np.float64], owned: Ragged, clients: Tensor | list[int]) -> npt.NDArray[np.float64]:
-    """Of one value for each row, those of some clients, one client after the other."""
-    offsets = owned.offsets.tolist()
-    parts = [values[offsets[int(i)] : offsets[int(i) + 1]] for i in clients]
-    return np.concatenate([values[:0], *parts])
-
-
 def _keys(owned: Ragged, number: int) -> Ints:
     """One number for each (client, row) of a split, by client first: a row may be a client's and the pool's."""
-    clients = np.repeat(np.arange(len(owned)), owned.sizes.numpy())
-    rows = owned.resolve(torch.arange(int(owned.offsets[-1]))).numpy()
-    keys: Ints = clients * number + rows
+    keys: Ints = owned.owners * number + owned.every().numpy()
     return keys

@@ -24,7 +24,8 @@ from fedloom.federation.optimisers import Optimiser
 from fedloom.types import Vector
 
 if TYPE_CHECKING:
-    from fedloom.federation.client import Client, Product
+    from fedloom.federation.client import Client
+    from fedloom.federation.kernels import Product
 
 Order = Literal["exact", "first", "difference"]
 """Second derivatives: exact, left out (r as it is), or by central differences of two gradients."""
@@ -72,12 +73,9 @@ class Episode:
 
     def cost(self, order: Order) -> npt.NDArray[np.int64]:
         """Gradients of single rows that it takes, of each client."""
-
-        def count(rows: Rows) -> npt.NDArray[np.int64]:
-            return torch.count_nonzero(rows.weight, -1).reshape(-1).numpy()
-
         times = 0 if order == "first" else 2 if order == "difference" or self.curved is self.inner else 3
-        each = [count(self.query), *map(count, self.inner), *(times * count(rows) for rows in self.curved)]
+        inner, curved = ([rows.counts() for rows in part] for part in (self.inner, self.curved))
+        each = [self.query.counts(), *inner, *(times * counts for counts in curved)]
         total: npt.NDArray[np.int64] = np.sum(each, 0)
         return total
 
@@ -114,10 +112,8 @@ def meta_steps(
         if optimiser is not None:
             after = theta.clone()
             optimiser.step(after, g, lr, slots, k + 1)
-        mine = torch.from_numpy(active)
-        theta = torch.where(mine[:, None] if client.stacked else mine, after, theta)
-    taken = torch.from_numpy(count).to(theta.dtype)
-    return theta, taken[:, None] if client.stacked else taken[0]
+        theta = torch.where(client.column(active) > 0, after, theta)
+    return theta, client.column(count)
 
 
 def _reverse(

@@ -236,11 +236,8 @@ def confusion(p: Predictions) -> Tensor:
         return cells.view(clients, classes).double()
 
     every = torch.arange(len(truth))
-    hits, positive, there = (
-        count(torch.nonzero(said == truth).flatten(), truth),
-        count(every, said),
-        count(every, truth),
-    )
+    hits = count(torch.nonzero(said == truth).flatten(), truth)
+    positive, there = count(every, said), count(every, truth)
     rest = p.counts.double().unsqueeze(1) - positive - there + hits
     return torch.stack([hits, positive - hits, there - hits, rest], -1)
 

@@ -25,6 +25,10 @@ class Slice:
     stop: int
     shape: tuple[int, ...]
 
+    def of(self, theta: Vector) -> Tensor:
+        """That tensor inside θ, without copying; a stack keeps its leading axis."""
+        return theta[..., self.start : self.stop].view(*theta.shape[:-1], *self.shape)
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -36,6 +40,7 @@ class Layer:
 
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
 
 
 class Model:
@@ -85,8 +90,7 @@ class Model:
 
     def views(self, theta: Vector) -> dict[str, Tensor]:
         """The named tensors inside θ, without copying; a stack keeps its leading axis."""
-        lead = theta.shape[:-1]
-        return {name: theta[..., s.start : s.stop].view(*lead, *s.shape) for name, s in self.slices.items()}
+        return {name: where.of(theta) for name, where in self.slices.items()}
 
     def mask(self, names: Iterable[str]) -> Tensor:
         """True at the coordinates of the named tensors; a name stands for all that begin with it ("head." …)."""
@@ -152,13 +156,11 @@ class Model:
                 return False
 
     def _dense(self, theta: Vector, x: Tensor, layers: tuple[Layer, ...]) -> Tensor:
-        lead = theta.shape[:-1]
-        h = x.flatten(len(lead) + 1)
+        h = x.flatten(theta.dim())
         for layer in layers:
-            w = theta[..., layer.weight.start : layer.weight.stop].view(*lead, *layer.weight.shape)
-            h = h @ w.transpose(-1, -2)
+            h = h @ layer.weight.of(theta).transpose(-1, -2)
             if layer.bias is not None:
-                h = h + theta[..., layer.bias.start : layer.bias.stop].unsqueeze(-2)
+                h = h + layer.bias.of(theta).unsqueeze(-2)
             h = activate(h, layer.activation)
         return h
 
@@ -180,15 +182,7 @@ def trainable(module: nn.Module) -> list[nn.Parameter]:
 
 def activate(h: Tensor, name: str) -> Tensor:
     """The activation of that name."""
-    match name:
-        case "relu":
-            return torch.relu(h)
-        case "tanh":
-            return torch.tanh(h)
-        case "sigmoid":
-            return torch.sigmoid(h)
-        case _:
-            return h
+    return h if name == "none" else _FUNCTIONS[name](h)
 
 
 def _hooked(module: nn.Module) -> bool:

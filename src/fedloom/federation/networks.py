@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -27,19 +28,13 @@ NETWORKS: Register[Build] = Register(
 @NETWORKS.register("linear")
 def linear(shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.Module:
     """x ↦ Wx + b: linear, logistic or softmax regression, by the loss."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(_size(shape), outputs, bias=bias))
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), outputs, bias=bias))
 
 
 @NETWORKS.register("mlp")
 def mlp(shape: tuple[int, ...], outputs: int, hidden: Sequence[int] = (100,), activation: str = "relu") -> nn.Module:
     """Fully connected layers of the given widths."""
-    act = _activation(activation)
-    layers: list[nn.Module] = [nn.Flatten()]
-    width = _size(shape)
-    for units in hidden:
-        layers += [nn.Linear(width, units), act()]
-        width = units
-    return nn.Sequential(*layers, nn.Linear(width, outputs))
+    return nn.Sequential(nn.Flatten(), *_dense(math.prod(shape), hidden, outputs, _activation(activation)))
 
 
 @NETWORKS.register("lenet")
@@ -134,12 +129,7 @@ def cnn(
         layers += [nn.Conv2d(depth, units, kernel, padding=kernel // 2), act()]
         layers.append(_pool(pool[min(index, len(pool) - 1)], windows, (height, width)))
         depth, height, width = units, (height + 1) // 2, (width + 1) // 2
-    layers.append(nn.Flatten())
-    size = depth * height * width
-    for units in hidden:
-        layers += [nn.Linear(size, units), act()]
-        size = units
-    network = nn.Sequential(*layers, nn.Linear(size, outputs))
+    network = nn.Sequential(*layers, nn.Flatten(), *_dense(depth * height * width, hidden, outputs, act))
     return network.apply(_truncated_normal) if init == "truncated-normal" else network
 
 
@@ -178,11 +168,13 @@ def build_model(name: str, data: FederatedData, **options: Any) -> Model:
     return Model(Recipe(name, tuple(data.x.shape[1:]), data.outputs, options))
 
 
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
+def _dense(width: int, hidden: Sequence[int], outputs: int, act: Callable[[], nn.Module]) -> list[nn.Module]:
+    """Fully connected layers of these widths, each with its activation, and one for the outputs."""
+    layers: list[nn.Module] = []
+    for units in hidden:
+        layers += [nn.Linear(width, units), act()]
+        width = units
+    return [*layers, nn.Linear(width, outputs)]
 
 
 def _image(shape: tuple[int, ...], name: str, least: int) -> tuple[int, int, int]:
@@ -208,10 +200,8 @@ def _activation(name: str) -> Callable[[], nn.Module]:
 
 def _pool(name: str, windows: str, shape: tuple[int, int]) -> nn.Module:
     """A pool of 3x3 windows with stride 2, such that n pixels become n/2, rounded up."""
-    centred = (1, 1)
-    aligned = (shape[0] % 2, shape[1] % 2)  # an even length needs a pixel beyond its end only, which no window counts
-    padding = aligned if windows == "aligned" else centred
-    beyond = windows == "aligned"
+    beyond = windows == "aligned"  # an even length then needs a pixel beyond its end only, which no window counts
+    padding = (shape[0] % 2, shape[1] % 2) if beyond else (1, 1)
     pools: dict[str, Callable[[], nn.Module]] = {
         "max": lambda: nn.MaxPool2d(3, 2, padding, ceil_mode=beyond),
         "avg": lambda: nn.AvgPool2d(3, 2, padding, ceil_mode=beyond, count_include_pad=False),

@@ -97,7 +97,7 @@ def part(client: Client, x: Tensor) -> Vector:
     assert problem.data.blocks is not None
     weights = x if client.stacked else x[None]
     theta = x.new_zeros(len(weights), problem.model.n)
-    matrices = theta[:, layer.weight.start : layer.weight.stop].view(len(weights), *layer.weight.shape)
+    matrices = layer.weight.of(theta)
     for i, number in enumerate(client.clients):
         columns = problem.data.blocks.columns[number]
         matrices[i][:, columns] = weights[i, : len(columns)].T

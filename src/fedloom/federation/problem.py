@@ -113,10 +113,8 @@ class Problem:
         """One client (an int), or a stack of clients (an array of ids); with a ``window`` they have these rows only."""
         ids = np.atleast_1d(np.asarray(clients, dtype=np.int64))
         draw = draw if draw is not None else Draw(0)
-        stacked = np.ndim(clients) > 0
-        return Client(
-            self, ids, draw, stacked=stacked, effort=effort, budget=budget, delay=delay, round=round, window=window
-        )
+        now = draw.round if round is None else round
+        return Client(self, ids, draw, np.ndim(clients) > 0, now, effort, budget, delay, window)
 
     def stack_size(self, batch: int | None) -> int:
         """How many clients to compute together: a function of model, data and method alone, never of the machine."""
@@ -138,7 +136,7 @@ def _refuse_infinite(data: FederatedData) -> None:
     if len(bad) == 0:
         return
     for split, owned in data.splits.items():
-        rows = owned.resolve(torch.arange(int(owned.offsets[-1])))
+        rows = owned.every()
         for at in torch.nonzero(torch.isin(rows, bad)).flatten()[:1].tolist():
             client = int(torch.searchsorted(owned.offsets, at, right=True)) - 1
             raise DataError(

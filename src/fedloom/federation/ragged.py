@@ -50,6 +50,15 @@ class Ragged:
         start, stop = int(self.offsets[client]), int(self.offsets[client + 1])
         return torch.arange(start, stop) if self.rows is None else self.rows[start:stop]
 
+    @property
+    def owners(self) -> Ints:
+        """Whose each flat position is."""
+        return np.repeat(np.arange(len(self)), self.sizes.numpy())
+
+    def every(self) -> Tensor:
+        """The row numbers of all clients, one client after the other."""
+        return self.resolve(torch.arange(int(self.offsets[-1])))
+
     def resolve(self, positions: Tensor) -> Tensor:
         """Row numbers at the given flat positions (``offsets[i] + j`` is client i's j-th row)."""
         return positions if self.rows is None else self.rows[positions]
@@ -69,10 +78,15 @@ class Span:
     starts: Ints
     sizes: Ints
 
+    def positions(self) -> Ints:
+        """Their flat positions, one client after the other."""
+        inside = np.arange(int(self.sizes.sum())) - np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
+        positions: Ints = np.repeat(self.starts, self.sizes) + inside
+        return positions
+
     def rows(self) -> Tensor:
         """Their row numbers, one client after the other."""
-        inside = np.arange(int(self.sizes.sum())) - np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
-        return self.owned.resolve(torch.from_numpy(np.repeat(self.starts, self.sizes) + inside))
+        return self.owned.resolve(torch.from_numpy(self.positions()))
 
 
 def _offsets(sizes: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import torch
 from torch import Tensor
@@ -93,10 +93,9 @@ class Replies:
         """A column, one row a client."""
         if self.columns is None:
             self._refuse(f"looks at the single replies {key!r}")
-        assert self.columns is not None
         return self.columns.values[key]
 
-    def _refuse(self, what: str) -> None:
+    def _refuse(self, what: str) -> NoReturn:
         raise ConfigError(f'the server {what}, but its method says reduce = "sum": say "each", or send a sum more')
 
 

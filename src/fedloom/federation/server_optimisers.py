@@ -33,7 +33,7 @@ class ServerOptimiser(ABC):
         """The state at the start: x, and what the optimiser keeps beside it."""
 
     @abstractmethod
-    def step(self, state: State, move: Vector, lr: float) -> State:
+    def step(self, state: State, move: Vector, lr: float | Tensor) -> State:
         """The state after a step of size η = ``lr`` along the move Δ."""
 
 
@@ -44,7 +44,7 @@ class SGD(ServerOptimiser):
     def init(self, x: Vector) -> State:
         return {"x": x}
 
-    def step(self, state: State, move: Vector, lr: float) -> State:
+    def step(self, state: State, move: Vector, lr: float | Tensor) -> State:
         return {"x": state["x"] + lr * move}
 
 
@@ -65,7 +65,7 @@ class Momentum(Heavy, ServerOptimiser):
     def init(self, x: Vector) -> State:
         return {"x": x, "m": torch.zeros_like(x)}
 
-    def step(self, state: State, move: Vector, lr: float) -> State:
+    def step(self, state: State, move: Vector, lr: float | Tensor) -> State:
         m = self.beta * state["m"] + move
         ahead = move + self.beta * m if self.nesterov else m
         return {"x": state["x"] + lr * ahead, "m": m}
@@ -96,74 +96,64 @@ class Fading:
 
 
 @dataclass(frozen=True)
-class Adagrad(Adaptive, ServerOptimiser):
-    """v is the sum of all squares: step sizes only ever fall."""
+class Algorithm2(Adaptive, ServerOptimiser):
+    """Algorithm 2: a step along the momentum Δ_t, each number of it divided by the root of its v."""
 
-    beta1: Decay = 0.0
+    @abstractmethod
+    def gathered(self, v: Vector, square: Vector) -> Vector:
+        """v_t from v_{t−1} and the new squares."""
 
     def init(self, x: Vector) -> State:
-        return {"x": x, "delta": torch.zeros_like(x), "v": _first_v(self, x)}
+        v = self.tau**2 if self.v_start is None else self.v_start
+        return {"x": x, "delta": torch.zeros_like(x), "v": torch.full_like(x, v)}
 
-    def step(self, state: State, move: Vector, lr: float) -> State:
+    def step(self, state: State, move: Vector, lr: float | Tensor) -> State:
         delta = self.beta1 * state["delta"] + (1 - self.beta1) * move
-        v = state["v"] + _square(self, delta, move)
+        seen = delta if self.squares == "momentum" else move
+        v = self.gathered(state["v"], seen * seen)
         return {"x": state["x"] + lr * delta / (v.sqrt() + self.tau), "delta": delta, "v": v}
 
 
 @dataclass(frozen=True)
-class Yogi(Fading, Adaptive, ServerOptimiser):
-    """v moves towards Δ² by steps in proportion to Δ²: it falls slowly when moves become small."""
+class Adagrad(Algorithm2):
+    """v is the sum of all squares: step sizes only ever fall."""
 
-    def init(self, x: Vector) -> State:
-        return {"x": x, "delta": torch.zeros_like(x), "v": _first_v(self, x), "t": _first_t(x)}
+    beta1: Decay = 0.0
 
-    def step(self, state: State, move: Vector, lr: float) -> State:
-        t = state["t"] + 1
-        delta = self.beta1 * state["delta"] + (1 - self.beta1) * move
-        square = _square(self, delta, move)
-        v = state["v"] - (1 - self.beta2) * square * torch.sign(state["v"] - square)
-        x = state["x"] + _corrected(self, lr, t, v) * delta / (v.sqrt() + self.tau)
-        return {"x": x, "delta": delta, "v": v, "t": t}
+    def gathered(self, v: Vector, square: Vector) -> Vector:
+        return v + square
 
 
 @dataclass(frozen=True)
-class Adam(Fading, Adaptive, ServerOptimiser):
-    """v is a fading average of the squares."""
+class Corrected(Fading, Algorithm2):
+    """Algorithm 2 with a v that forgets; it counts the steps, by which the bias may be corrected."""
 
     def init(self, x: Vector) -> State:
-        return {"x": x, "delta": torch.zeros_like(x), "v": _first_v(self, x), "t": _first_t(x)}
+        return {**super().init(x), "t": torch.zeros(x.shape[:-1], dtype=torch.int64)}  # a number for each vector
 
-    def step(self, state: State, move: Vector, lr: float) -> State:
+    def step(self, state: State, move: Vector, lr: float | Tensor) -> State:
         t = state["t"] + 1
-        delta = self.beta1 * state["delta"] + (1 - self.beta1) * move
-        v = self.beta2 * state["v"] + (1 - self.beta2) * _square(self, delta, move)
-        x = state["x"] + _corrected(self, lr, t, v) * delta / (v.sqrt() + self.tau)
-        return {"x": x, "delta": delta, "v": v, "t": t}
+        if self.bias_correction is not None:
+            powers = (t + 1 if self.bias_correction == "flower" else t).flatten().tolist()
+            rates = [lr * (math.sqrt(1 - self.beta2**power) / (1 - self.beta1**power)) for power in powers]
+            lr = state["x"].new_tensor(rates).view(*t.shape, 1)
+        return {**super().step(state, move, lr), "t": t}
 
 
-def _first_v(how: Adaptive, x: Vector) -> Vector:
-    """v₋₁."""
-    return torch.full_like(x, how.tau**2 if how.v_start is None else how.v_start)
+@dataclass(frozen=True)
+class Yogi(Corrected):
+    """v moves towards Δ² by steps in proportion to Δ²: it falls slowly when moves become small."""
+
+    def gathered(self, v: Vector, square: Vector) -> Vector:
+        return v - (1 - self.beta2) * square * torch.sign(v - square)
 
 
-def _first_t(x: Vector) -> Tensor:
-    """No steps yet: a number for each vector."""
-    return torch.zeros(x.shape[:-1], dtype=torch.int64)
+@dataclass(frozen=True)
+class Adam(Corrected):
+    """v is a fading average of the squares."""
 
-
-def _square(how: Adaptive, delta: Vector, move: Vector) -> Vector:
-    """Δ_t², or what else v gathers."""
-    seen = delta if how.squares == "momentum" else move
-    return seen * seen
-
-
-def _corrected(how: Yogi | Adam, lr: float, t: Tensor, v: Vector) -> float | Tensor:
-    """η at the t-th step; where the bias is corrected a column, one number for each vector."""
-    if how.bias_correction is None:
-        return lr
-    powers = (t + 1 if how.bias_correction == "flower" else t).flatten().tolist()
-    steps = [lr * (math.sqrt(1 - how.beta2**power) / (1 - how.beta1**power)) for power in powers]
-    return v.new_tensor(steps).view(*v.shape[:-1], 1)
+    def gathered(self, v: Vector, square: Vector) -> Vector:
+        return self.beta2 * v + (1 - self.beta2) * square
 
 
 ServerName = Literal["sgd", "momentum", "adagrad", "yogi", "adam"]

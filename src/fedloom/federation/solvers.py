@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -24,10 +24,11 @@ from fedloom.types import Vector
 if TYPE_CHECKING:
     from fedloom.federation.batches import Rows
     from fedloom.federation.client import Client
+    from fedloom.federation.kernels import Product
     from fedloom.federation.problem import Problem
 
 SolverName = Literal["auto", "exact", "newton", "lbfgs", "gradient"]
-SOLVERS: tuple[str, ...] = ("auto", "exact", "newton", "lbfgs", "gradient")
+SOLVERS: tuple[str, ...] = get_args(SolverName)
 
 _SMOOTH = ("squared", "binary", "cross-entropy")
 _CACHE_NUMBERS = 1 << 25  # numbers that the factorisations of one process may take (256 MB in float64)
@@ -247,9 +248,9 @@ def _matrices(problem: Problem, theta: Vector) -> Tensor:
     """A stack θ of a linear model as (clients, coordinates, outputs), the bias being the last coordinate."""
     layer = linear_layer(problem)
     assert layer is not None
-    w = theta[:, layer.weight.start : layer.weight.stop].view(len(theta), *layer.weight.shape)
+    w = layer.weight.of(theta)
     if layer.bias is not None:
-        w = torch.cat([w, theta[:, layer.bias.start : layer.bias.stop].unsqueeze(-1)], -1)
+        w = torch.cat([w, layer.bias.of(theta).unsqueeze(-1)], -1)
     return w.mT.contiguous()
 
 
@@ -259,30 +260,31 @@ def _vectors(problem: Problem, matrices: Tensor) -> Vector:
     assert layer is not None
     inputs = layer.weight.shape[1]
     theta = matrices.new_empty(len(matrices), problem.model.n)
-    theta[:, layer.weight.start : layer.weight.stop] = matrices[:, :inputs].mT.flatten(1)
+    layer.weight.of(theta).copy_(matrices[:, :inputs].mT)
     if layer.bias is not None:
-        theta[:, layer.bias.start : layer.bias.stop] = matrices[:, inputs]
+        layer.bias.of(theta).copy_(matrices[:, inputs])
     return theta
 
 
 # Descent for other losses
 
 
+@dataclass(frozen=True, eq=False)
 class _Objective:
     """φ(x) = f_i(x) + (ρ/2)‖x − v‖² of each client, its gradient and its curvature along a direction."""
 
-    def __init__(
-        self,
-        v: Vector,
-        rho: Tensor,
-        loss: Callable[[Vector], Tensor],
-        slope: Callable[[Vector], Vector],
-        bend: Callable[[Vector], Callable[[Vector], Vector]] | None = None,
-    ) -> None:
-        self.v, self.rho, self.loss, self.slope, self.bend = v, rho, loss, slope, bend
-        scale = (rho * torch.linalg.vector_norm(v, dim=-1, keepdim=True)).clamp(min=1.0)
-        self.floor: Tensor = 32 * torch.finfo(v.dtype).eps * scale
+    v: Vector
+    rho: Tensor
+    loss: Callable[[Vector], Tensor]
+    slope: Callable[[Vector], Vector]
+    bend: Callable[[Vector], Product] | None = None
+
+    @cached_property
+    def floor(self) -> Tensor:
         """Below this a gradient is rounding error."""
+        scale = (self.rho * torch.linalg.vector_norm(self.v, dim=-1, keepdim=True)).clamp(min=1.0)
+        floor: Tensor = 32 * torch.finfo(self.v.dtype).eps * scale
+        return floor
 
     def value(self, x: Vector) -> Tensor:
         return self.loss(x).unsqueeze(-1) + self.rho / 2 * _dot(x - self.v, x - self.v)
@@ -290,7 +292,7 @@ class _Objective:
     def gradient(self, x: Vector) -> Vector:
         return self.slope(x) + self.rho * (x - self.v)
 
-    def curvature(self, x: Vector) -> Callable[[Vector], Vector]:
+    def curvature(self, x: Vector) -> Product:
         """p ↦ ∇²φ(x)p."""
         assert self.bend is not None
         times = self.bend(x)
@@ -329,7 +331,7 @@ def _newton(phi: _Objective, x: Vector, how: Inner) -> Vector:
     return x
 
 
-def _conjugate_gradients(times: Callable[[Vector], Vector], g: Vector, done: Tensor, floor: Tensor) -> Vector:
+def _conjugate_gradients(times: Product, g: Vector, done: Tensor, floor: Tensor) -> Vector:
     """p with ∇²φ p ≈ −g, to an accuracy that grows as the gradient shrinks; stops where the curvature is negative."""
     size = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
     enough = torch.maximum(size * size.sqrt().clamp(max=0.1), floor / 4)

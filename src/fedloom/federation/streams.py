@@ -14,7 +14,7 @@ from annotated_types import Interval
 from torch import Tensor
 
 from fedloom.errors import ConfigError
-from fedloom.federation.data import HALVES, SOURCE, TARGET, FederatedData, pooled
+from fedloom.federation.data import HALVES, SOURCE, TARGET, FederatedData
 from fedloom.federation.distributions import Distribution, Floats, Varied
 from fedloom.federation.ragged import Ints, Ragged
 from fedloom.federation.randomness import Draw
@@ -177,14 +177,14 @@ class Stream:
         if self.order == "shuffled":
             return np.lexsort((draw.words("stream order", client, 1, lane=place)[:, 0], client))
         values = data.time if self.timestamps else _classes(data) if self.order == "label" else None
-        return None if values is None else np.lexsort((values[_rows(train)].numpy(), client))
+        return None if values is None else np.lexsort((values[train.every()].numpy(), client))
 
     def _seen(self, data: FederatedData) -> Floats:
         """The rows' own times, as the clock has them."""
         assert data.time is not None
         train = data.splits["train"]
-        times: Floats = data.time[_rows(train)].double().numpy()
-        known = np.sort(pooled(times, train, data.with_role(SOURCE)))
+        times: Floats = data.time[train.every()].double().numpy()
+        known = np.sort(times[train.span(data.with_role(SOURCE).numpy()).positions()])
         zero = known[max(int(np.rint(self.start.a * len(known))), 1) - 1] if len(known) else 0.0
         return np.maximum((times - zero) / self.speedup, 0.0)
 
@@ -242,7 +242,7 @@ class Arrivals:
     def with_pool(self, data: FederatedData) -> tuple[FederatedData, Arrivals]:
         """With one more client, to which the rows of all sources come when they come to these."""
         both = data.with_pool(self.times)
-        own = np.sort(pooled(self.times, self.train, data.with_role(SOURCE)))
+        own = np.sort(self.times[self.train.span(data.with_role(SOURCE).numpy()).positions()])
         return both, Arrivals(np.concatenate([self.times, own]), both.splits["train"])
 
 
@@ -278,13 +278,8 @@ class _Bursts:
 
 def _places(owned: Ragged) -> tuple[Ints, Ints]:
     """Whose each flat position is, and its place 0, 1, … among the rows of that client."""
-    sizes = owned.sizes.numpy()
-    client = np.repeat(np.arange(len(sizes)), sizes)
+    client = owned.owners
     return client, np.arange(len(client)) - owned.offsets.numpy()[client]
-
-
-def _rows(owned: Ragged) -> Tensor:
-    return owned.resolve(torch.arange(int(owned.offsets[-1])))
 
 
 def _classes(data: FederatedData) -> Tensor | None:
@@ -302,8 +297,8 @@ def _drifted(data: FederatedData, share: float) -> Tensor:
     judged = torch.zeros(len(data.x), dtype=torch.bool)
     for split, owned in data.splits.items():
         if split not in ("train", *HALVES):
-            judged[_rows(owned)] = True
-    rows, target = _rows(train), torch.from_numpy(np.isin(client, data.with_role(TARGET).numpy()))
+            judged[owned.every()] = True
+    rows, target = train.every(), torch.from_numpy(np.isin(client, data.with_role(TARGET).numpy()))
     if bool(judged[rows[~target]].any()):
         raise ConfigError(
             f"stream.drift needs test rows that nobody trains on, as the label of a row has one meaning; those of "

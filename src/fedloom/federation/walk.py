@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedloom.federation.batches import Plan, Step
-from fedloom.federation.kernels import Affine
+from fedloom.federation.kernels import Affine, head
 from fedloom.federation.optimisers import Optimiser
 from fedloom.types import Vector
 
@@ -53,15 +53,15 @@ class Walk:
             x, y = self._data(step)
             g = kernel.gradient(at, x, y, self._weight(step, 1.0))
             if self.pull is not None:
-                g.add_(_head(self.pull[0], a) * (at - _head(self.pull[1], a)))
+                g.add_(head(self.pull[0], a) * (at - head(self.pull[1], a)))
             if self.shift is not None:
-                g.add_(_head(self.shift, a))
+                g.add_(head(self.shift, a))
             if direction is not None:
                 g = direction(at, g)
             if optimiser is not None:
-                optimiser.step(at, g, _head(self.lr, a), [slot[:a] for slot in slots], count)
+                optimiser.step(at, g, head(self.lr, a), [slot[:a] for slot in slots], count)
             else:
-                at.sub_(_head(self.lr, a) * g)
+                at.sub_(head(self.lr, a) * g)
 
     def _data(self, step: Step) -> tuple[Tensor, Tensor]:
         if self.last is None or self.last[0] is not step:  # full-batch steps come back with the same object
@@ -75,7 +75,7 @@ class Walk:
         width = step.rows.shape[1]
         counts = torch.full((step.active,), width) if step.counts is None else step.counts
         weight = (torch.arange(width) < counts[:, None]).to(self.y.dtype) / counts[:, None]
-        return weight * _head(lr, step.active)
+        return weight * head(lr, step.active)
 
     def _affine(self) -> Affine | None:
         if self.pull is None and self.shift is None:
@@ -85,8 +85,3 @@ class Walk:
         mu, x0 = self.pull
         add = self.lr * mu * x0
         return Affine(1.0 - self.lr * mu, add if self.shift is None else add - self.lr * self.shift)
-
-
-def _head(value: float | Tensor, active: int) -> float | Tensor:
-    """The part for the clients still at work, of a value that may be one for all."""
-    return value[:active] if isinstance(value, Tensor) and value.dim() == 2 else value

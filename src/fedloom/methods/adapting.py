@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor
 
 from fedloom.errors import ConfigError
 from fedloom.federation.client import Client
 from fedloom.federation.data import SOURCE
-from fedloom.federation.meta import Meta, Order
+from fedloom.federation.meta import Order
 from fedloom.federation.problem import Problem
 from fedloom.methods.method import ServerMethod
-from fedloom.types import Positive, State, Vector
+from fedloom.types import Memory, Message, Positive, State, Vector
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,25 @@ class MetaLearning(Adapting):
 
     order: Order = "exact"
     """Second derivatives: "exact", left out ("first"), or by differences of two gradients ("difference")."""
+    gradient_norm: bool = False
+    """Also measure ‖∇F(θ)‖ whenever the model is evaluated, which costs a meta-gradient of every client."""
 
     def check(self, problem: Problem) -> None:
         require_episodes(problem, type(self).__name__)
+
+    def whole_gradient(self, client: Client, x: Vector) -> Vector:
+        """∇F_i(θ), exact and with all rows."""
+        return client.meta_grad(x, self.alpha)[0]
+
+    def measure(self, client: Client, received: Message, memory: Memory) -> dict[str, Tensor]:
+        if not self.gradient_norm:
+            return {}
+        w = self.weight(client)
+        w = torch.ones_like(client.n) if w is None else w
+        return {"gradient": w * self.whole_gradient(client, received["x"]), "weight": w.squeeze(-1)}
+
+    def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
+        return {"gradient_norm": norm(sums["gradient"] / sums["weight"])} if sums else {}
 
 
 def require_episodes(problem: Problem, method: str) -> None:
@@ -56,11 +73,6 @@ def require_episodes(problem: Problem, method: str) -> None:
                 f"{method}: client {data.label(int(empty[0]))} has no {split} rows{more}; give every source client two "
                 "training rows at least, and data.support a share between 0 and 1"
             )
-
-
-def whole_gradient(client: Client, theta: Vector, alpha: float | Vector, inner_steps: int = 1) -> Vector:
-    """∇F_i(θ), exact and with all rows, for measures."""
-    return client.meta_grad(theta, alpha, Meta(steps=inner_steps))[0]
 
 
 def norm(vector: Vector) -> float:

@@ -110,7 +110,7 @@ class ADMM(ServerMethod):
             return rows
         if self.solver != "gradient":  # these stop when they are content
             return None
-        return evaluations_of(rows, self.batch, steps_of(rows, self.batch, self.epochs, self.steps, None, None))
+        return evaluations_of(rows, self.batch, steps_of(rows, self.batch, self.epochs, self.steps))
 
     @property
     def local_batch(self) -> int | None:

@@ -22,7 +22,7 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.federation.solvers import Inner
-from fedloom.methods.adapting import MetaLearning, norm, whole_gradient
+from fedloom.methods.adapting import MetaLearning, norm
 from fedloom.methods.method import Context
 from fedloom.methods.register import register
 from fedloom.types import Count, Memory, Message, NonNegative, Positive, State, Vector
@@ -54,7 +54,6 @@ class MetaADMM(MetaLearning):
     y_init: Literal["zero", "normal"] = "zero"
     """y_i at the start: 0, or normal with standard deviation 0.01, cut off at two of them (the authors' code)."""
     gradient_norm: bool = True
-    """Also measure ‖∇F(θ)‖ whenever the model is evaluated, which costs a meta-gradient of every client."""
 
     @abstractmethod
     def local(self, client: Client, theta: Vector, y: Vector, w: Tensor, rho: Tensor) -> Vector:
@@ -125,7 +124,7 @@ class MetaADMM(MetaLearning):
         if not self.gradient_norm:
             return {}
         w = client.n / received["rows"]
-        return {"gradient": w * whole_gradient(client, received["x"], self.alpha)}
+        return {"gradient": w * self.whole_gradient(client, received["x"])}
 
     def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
         found: dict[str, float] = {}

@@ -51,12 +51,6 @@ class FedAsync(LocalTraining):
     rho: NonNegative = 0.005
     """ρ, the strength of the proximal term."""
 
-    def server_init(self, ctx: Context) -> State:
-        return {"x": ctx.theta0}
-
-    def broadcast(self, state: State, clients: Tensor) -> Message:
-        return {"x": state["x"]}
-
     def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x = received["x"]
         y, _ = self.train(client, x, pull=(self.rho, x) if self.rho > 0 else None)  # ≈ argmin f_k + ρ/2‖· − x_τ‖²

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from fedloom.federation.client import Client
-from fedloom.federation.replies import Replies, Weighting, weight_by
+from fedloom.federation.replies import Replies
 from fedloom.methods.method import Context
 from fedloom.methods.register import register
-from fedloom.methods.training import LocalTraining
+from fedloom.methods.training import LocalTraining, Weighted
 from fedloom.types import Memory, Message, State
 
 
@@ -26,7 +24,7 @@ from fedloom.types import Memory, Message, State
     declaration="fedloom.conformance.declarations.averaging:FEDAVG",
 )
 @dataclass(frozen=True)
-class FedAvg(LocalTraining):
+class FedAvg(Weighted, LocalTraining):
     """Every selected client trains on its own data from the common model; the server averages what they found.
 
     With more than one local step and clients that differ, the limit is not the minimiser of the average loss: each
@@ -35,22 +33,10 @@ class FedAvg(LocalTraining):
 
     coordinatewise = True
 
-    weighting: Weighting = "size"
-    """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean."""
-
-    def server_init(self, ctx: Context) -> State:
-        return {"x": ctx.theta0}
-
-    def broadcast(self, state: State, clients: Tensor) -> Message:
-        return {"x": state["x"]}
-
     def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x = received["x"]
         y, _ = self.train(client, x)  # ClientUpdate(k, w)
         return {"dx": y - x}, memory
-
-    def weight(self, client: Client) -> Tensor | None:
-        return weight_by(self.weighting, client)
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         return {"x": state["x"] + replies.mean("dx")}  # w + Σ n_k/n (w_k − w)

@@ -9,15 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
-
-from fedloom.federation.client import Client
-from fedloom.federation.replies import Reduce, Replies, Weighting, weight_by
+from fedloom.federation.replies import Reduce, Replies, Weighting
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.federation.staleness import polynomial
 from fedloom.methods.method import Context
 from fedloom.methods.register import register
-from fedloom.methods.training import ClientTraining
+from fedloom.methods.training import ClientTraining, Weighted
 from fedloom.types import State
 
 
@@ -29,7 +26,7 @@ from fedloom.types import State
     declaration="fedloom.conformance.declarations.asynchronous:FEDBUFF",
 )
 @dataclass(frozen=True)
-class FedBuff(ClientTraining):
+class FedBuff(Weighted, ClientTraining):
     """The server gathers K replies, whoever they are from and however old, and steps by the mean of their moves.
 
     Nobody waits for the slowest client. Without the weights by age the server sees only sums, as secure sums need.
@@ -50,12 +47,6 @@ class FedBuff(ClientTraining):
     def reduce(self) -> Reduce:
         """How old a reply is, is known only on arrival: to count by it, the server looks at each."""
         return "sum" if self.staleness == "none" else "each"
-
-    def weight(self, client: Client) -> Tensor | None:
-        return weight_by(self.weighting, client)
-
-    def server_init(self, ctx: Context) -> State:
-        return {"x": ctx.theta0}
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         worth = None if self.staleness == "none" else polynomial(replies.staleness, 0.5)

@@ -21,13 +21,13 @@ from fedloom.federation.client import Client
 from fedloom.federation.meta import Meta
 from fedloom.federation.optimisers import local_optimiser
 from fedloom.federation.problem import Problem
-from fedloom.federation.replies import Replies, Weighting, weight_by
+from fedloom.federation.replies import Replies
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.federation.server_optimisers import ServerChoice
-from fedloom.methods.adapting import Adapting, MetaLearning, norm, whole_gradient
+from fedloom.methods.adapting import Adapting, MetaLearning
 from fedloom.methods.method import Context
 from fedloom.methods.register import register
-from fedloom.methods.training import ClientTraining
+from fedloom.methods.training import ClientTraining, Weighted
 from fedloom.types import Count, Memory, Message, Positive, State, Vector
 
 
@@ -55,12 +55,10 @@ class FedMeta(ServerChoice, MetaLearning):
     """The client's optimiser where it takes the meta step, started afresh each round."""
     weighting: Literal["uniform", "size", "query"] = "uniform"
     """What a client counts for: the same (the paper), its training rows, or its query rows."""
-    gradient_norm: bool = False
-    """Also measure ‖∇F(θ)‖ whenever the model is evaluated, which costs a meta-gradient of every client."""
 
     @abstractmethod
-    def start(self, theta: Vector) -> Vector:
-        """x before the first round."""
+    def joined(self, theta: Vector, alpha: Vector | None) -> Vector:
+        """x, or a gradient in x: what is learnt of θ and α."""
 
     @abstractmethod
     def parted(self, x: Vector) -> tuple[Vector, float | Vector]:
@@ -80,17 +78,14 @@ class FedMeta(ServerChoice, MetaLearning):
         return self.batch
 
     def server_init(self, ctx: Context) -> State:
-        return self.server_opt().init(self.start(ctx.theta0))
-
-    def broadcast(self, state: State, clients: Tensor) -> Message:
-        return {"x": state["x"]}
+        theta = ctx.theta0
+        return self.server_opt().init(self.joined(theta, torch.full_like(theta, self.alpha)))
 
     def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x = received["x"]
         theta, alpha = self.parted(x)
         how = Meta(self.order, self.delta, self.inner_steps, self.batch)
-        g_theta, g_alpha = client.meta_grad(theta, alpha, how)  # g_u, lines 14 to 17
-        g = g_theta if g_alpha is None else torch.cat([g_theta, g_alpha], -1)
+        g = self.joined(*client.meta_grad(theta, alpha, how))  # g_u, lines 14 to 17
         return {"dx": -g if self.meta_step == "server" else self._own_step(client, x, g)}, memory
 
     def weight(self, client: Client) -> Tensor | None:
@@ -110,17 +105,8 @@ class FedMeta(ServerChoice, MetaLearning):
         alpha = self.parted(state["x"])[1] if lr is None else lr
         return client.adapt(theta, alpha, split, steps or self.inner_steps, self.batch)
 
-    def measure(self, client: Client, received: Message, memory: Memory) -> dict[str, Tensor]:
-        if not self.gradient_norm:
-            return {}
-        theta, alpha = self.parted(received["x"])
-        weights = {"uniform": torch.ones_like(client.n), "size": client.n, "query": client.count("query")}
-        weight = weights[self.weighting]
-        gradient = weight * whole_gradient(client, theta, alpha, self.inner_steps)
-        return {"gradient": gradient, "weight": weight.squeeze(-1)}
-
-    def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
-        return {"gradient_norm": norm(sums["gradient"] / sums["weight"])} if sums else {}
+    def whole_gradient(self, client: Client, x: Vector) -> Vector:
+        return client.meta_grad(*self.parted(x), Meta(steps=self.inner_steps))[0]
 
     def _own_step(self, client: Client, x: Vector, g: Vector) -> Vector:
         """How far a client's own optimiser would move x."""
@@ -143,7 +129,7 @@ class FedMeta(ServerChoice, MetaLearning):
 class FedMetaMAML(FedMeta):
     """FedMeta(MAML): a common model from which a step of size α on a client's support rows does well on its query."""
 
-    def start(self, theta: Vector) -> Vector:
+    def joined(self, theta: Vector, alpha: Vector | None) -> Vector:
         return theta
 
     def parted(self, x: Vector) -> tuple[Vector, float | Vector]:
@@ -159,24 +145,22 @@ class FedMetaMAML(FedMeta):
 )
 @dataclass(frozen=True)
 class FedMetaSGD(FedMeta):
-    """FedMeta(Meta-SGD): the step sizes are learnt too, one for each number of the model."""
+    """FedMeta(Meta-SGD): the step sizes are learnt too, one for each number of the model.
+
+    Step sizes that are not learnt stay out of x: if they travelled, a lossy channel would move them.
+    """
 
     learn_alpha: bool = True
     """False: all step sizes stay what they were at the start, as in MAML."""
 
-    def start(self, theta: Vector) -> Vector:
-        return torch.cat([theta, torch.full_like(theta, self.alpha)])
+    def joined(self, theta: Vector, alpha: Vector | None) -> Vector:
+        return theta if alpha is None or not self.learn_alpha else torch.cat([theta, alpha], -1)
 
     def parted(self, x: Vector) -> tuple[Vector, float | Vector]:
+        if not self.learn_alpha:
+            return x, torch.full_like(x, self.alpha)
         theta, alpha = x.chunk(2, -1)
         return theta, alpha
-
-    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        reply, memory = super().client(client, received, memory)
-        if self.learn_alpha:
-            return reply, memory
-        theta, alpha = reply["dx"].chunk(2, -1)
-        return {**reply, "dx": torch.cat([theta, torch.zeros_like(alpha)], -1)}, memory
 
 
 @register(
@@ -187,7 +171,7 @@ class FedMetaSGD(FedMeta):
     declaration="fedloom.conformance.declarations.meta:FEDAVG_META",
 )
 @dataclass(frozen=True)
-class FedAvgMeta(Adapting, ClientTraining):
+class FedAvgMeta(Adapting, Weighted, ClientTraining):
     """FedAvg, but evaluated as meta-learning methods are: after clients have adapted the model to their support rows.
 
     The fair comparison for those: what is left of their advantage is due to how they train.
@@ -195,20 +179,12 @@ class FedAvgMeta(Adapting, ClientTraining):
 
     coordinatewise = True
 
-    weighting: Weighting = "size"
-    """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean."""
     adapt_steps: Count = 1
     """Steps with all support rows; with mini-batches, passes over them."""
     adapt_batch: Count | None = None
     """Rows of a mini-batch of the adaptation; none: all support rows."""
     adapt_optimiser: Literal["sgd", "momentum", "adam"] = "sgd"
     """The optimiser of the adaptation."""
-
-    def server_init(self, ctx: Context) -> State:
-        return {"x": ctx.theta0}
-
-    def weight(self, client: Client) -> Tensor | None:
-        return weight_by(self.weighting, client)
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         return {"x": state["x"] + replies.mean("dx")}

@@ -10,13 +10,10 @@ classification", 2019 (FedAvgM). https://arxiv.org/abs/1909.06335
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from torch import Tensor
-
-from fedloom.federation.client import Client
 from fedloom.federation.problem import Problem
-from fedloom.federation.replies import Replies, Weighting, weight_by
+from fedloom.federation.replies import Replies, Weighting
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.federation.server_optimisers import (
     Adagrad,
@@ -32,7 +29,7 @@ from fedloom.federation.server_optimisers import (
 )
 from fedloom.methods.method import Context
 from fedloom.methods.register import register
-from fedloom.methods.training import ClientTraining
+from fedloom.methods.training import ClientTraining, Weighted
 from fedloom.types import Decay, State
 
 _SERVER_LR: dict[ServerName, float] = {"sgd": 1.0, "momentum": 1.0, "adagrad": 0.1, "yogi": 0.01, "adam": 0.01}
@@ -46,7 +43,7 @@ _SERVER_LR: dict[ServerName, float] = {"sgd": 1.0, "momentum": 1.0, "adagrad": 0
     declaration="fedloom.conformance.declarations.adaptive:FEDOPT",
 )
 @dataclass(frozen=True)
-class FedOpt(ServerChoice, ClientTraining):
+class FedOpt(ServerChoice, Weighted, ClientTraining):
     """Algorithm 1: any optimiser of the clients with any optimiser of the server.
 
     What is left open is as in the method of that name. With the server's SGD and η = 1 it is FedAvg, bit by bit.
@@ -65,9 +62,6 @@ class FedOpt(ServerChoice, ClientTraining):
     def server_init(self, ctx: Context) -> State:
         return self.server_opt().init(ctx.theta0)
 
-    def weight(self, client: Client) -> Tensor | None:
-        return weight_by(self.weighting, client)
-
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         mean = replies.mean("dx")  # Σ w_i Δ_i
         lr = _SERVER_LR[self.server_optimiser] if self.server_lr is None else self.server_lr
@@ -75,7 +69,7 @@ class FedOpt(ServerChoice, ClientTraining):
 
 
 @dataclass(frozen=True)
-class ServerOptimised(ClientTraining):
+class ServerOptimised(Weighted, ClientTraining):
     """Algorithm 1 with one optimiser of the server: the methods that have names of their own."""
 
     coordinatewise = True
@@ -85,15 +79,17 @@ class ServerOptimised(ClientTraining):
     weighting: Weighting = "size"
     """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean, as the paper writes it."""
 
+    @property
     @abstractmethod
+    def rule(self) -> type[ServerOptimiser]:
+        """The server's optimiser; its hyper-parameters are those of the same name here."""
+
     def server_opt(self) -> ServerOptimiser:
         """The server's optimiser, with the hyper-parameters given here."""
+        return self.rule(**{f.name: getattr(self, f.name) for f in fields(self.rule)})  # type: ignore[arg-type]
 
     def server_init(self, ctx: Context) -> State:
         return self.server_opt().init(ctx.theta0)
-
-    def weight(self, client: Client) -> Tensor | None:
-        return weight_by(self.weighting, client)
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         mean = replies.mean("dx")  # Σ w_i Δ_i
@@ -111,8 +107,7 @@ class ServerOptimised(ClientTraining):
 class FedAvgM(Heavy, ServerOptimised):
     """FedAvg with momentum at the server: it moves by a fading sum of the mean moves."""
 
-    def server_opt(self) -> ServerOptimiser:
-        return Momentum(self.beta, self.nesterov)
+    rule = Momentum
 
 
 @register(
@@ -126,11 +121,9 @@ class FedAvgM(Heavy, ServerOptimised):
 class FedAdagrad(Adaptive, ServerOptimised):
     """The server's v is the sum of all squares: step sizes only ever fall."""
 
+    rule = Adagrad
     server_lr: Rate = 0.1
     beta1: Decay = 0.0
-
-    def server_opt(self) -> ServerOptimiser:
-        return Adagrad(self.beta1, self.tau, self.v_start, self.squares)
 
 
 @register(
@@ -144,10 +137,8 @@ class FedAdagrad(Adaptive, ServerOptimised):
 class FedYogi(Fading, Adaptive, ServerOptimised):
     """The server's v moves towards Δ² by steps in proportion to Δ²: it falls slowly when moves become small."""
 
+    rule = Yogi
     server_lr: Rate = 0.01
-
-    def server_opt(self) -> ServerOptimiser:
-        return Yogi(self.beta1, self.tau, self.v_start, self.squares, self.beta2, self.bias_correction)
 
 
 @register(
@@ -161,7 +152,5 @@ class FedYogi(Fading, Adaptive, ServerOptimised):
 class FedAdam(Fading, Adaptive, ServerOptimised):
     """The server's v is a fading average of the squares."""
 
+    rule = Adam
     server_lr: Rate = 0.01
-
-    def server_opt(self) -> ServerOptimiser:
-        return Adam(self.beta1, self.tau, self.v_start, self.squares, self.beta2, self.bias_correction)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fedloom.federation.client import Client
-from fedloom.federation.replies import Replies, Weighting, weight_by
+from fedloom.federation.replies import Replies
 from fedloom.methods.method import Context
 from fedloom.methods.register import register
-from fedloom.methods.training import LocalTraining
+from fedloom.methods.training import LocalTraining, Weighted
 from fedloom.types import Memory, Message, NonNegative, State
 
 
@@ -27,7 +27,7 @@ from fedloom.types import Memory, Message, NonNegative, State
     declaration="fedloom.conformance.declarations.corrections:FEDPROX",
 )
 @dataclass(frozen=True)
-class FedProx(LocalTraining):
+class FedProx(Weighted, LocalTraining):
     """FedAvg whose clients are held back: each minimises f_k(w) + (μ/2)‖w − wᵗ‖² instead of f_k alone.
 
     Slow clients do a part of their epochs and are used all the same (the fleet's ``stragglers`` and ``late =
@@ -40,8 +40,6 @@ class FedProx(LocalTraining):
     """μ, the strength of the proximal term."""
     adaptive: bool = False
     """Raise μ by 0.1 when the loss rises, lower it by 0.1 after it fell five times in a row (the paper's heuristic)."""
-    weighting: Weighting = "size"
-    """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean."""
 
     def server_init(self, ctx: Context) -> State:
         state = {"x": ctx.theta0}
@@ -57,16 +55,12 @@ class FedProx(LocalTraining):
     def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x = received["x"]
         mu = received["mu"].to(x.dtype) if self.adaptive else self.mu
-        y, _ = self.train(
-            client, x, pull=(mu, x) if self.adaptive or self.mu > 0 else None
-        )  # line 5: ≈ argmin f_k(w) + μ/2‖w − wᵗ‖²
+        pull = (mu, x) if self.adaptive or self.mu > 0 else None
+        y, _ = self.train(client, x, pull=pull)  # line 5: ≈ argmin f_k(w) + μ/2‖w − wᵗ‖²
         reply = {"dx": y - x}
         if self.adaptive:
             reply["loss"] = client.loss(x).detach()
         return reply, memory
-
-    def weight(self, client: Client) -> Tensor | None:
-        return weight_by(self.weighting, client)
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         new = {"x": state["x"] + replies.mean("dx")}  # line 6

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from fedloom.federation.client import Client
-from fedloom.federation.replies import Replies, Weighting, weight_by
+from fedloom.federation.replies import Replies
 from fedloom.federation.schedules import Rate, rate_at
-from fedloom.methods.method import Context, Ints, ServerMethod
+from fedloom.methods.method import Context, Ints
 from fedloom.methods.register import register
+from fedloom.methods.training import Weighted
 from fedloom.types import Memory, Message, State
 
 
@@ -26,30 +25,19 @@ from fedloom.types import Memory, Message, State
     declaration="fedloom.conformance.declarations.averaging:FEDSGD",
 )
 @dataclass(frozen=True)
-class FedSGD(ServerMethod):
+class FedSGD(Weighted):
     """Gradient descent on the average loss, its gradient gathered from the clients."""
 
     coordinatewise = True
 
     lr: Rate = 0.1
     """η, the server's step size, or a schedule of it such as "cosine:0.1:0.001:200"."""
-    weighting: Weighting = "size"
-    """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean."""
 
     def work(self, rows: Ints) -> Ints | None:
         return rows
 
-    def server_init(self, ctx: Context) -> State:
-        return {"x": ctx.theta0}
-
-    def broadcast(self, state: State, clients: Tensor) -> Message:
-        return {"x": state["x"]}
-
     def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         return {"g": client.grad(received["x"])}, memory  # g_k = ∇F_k(w_t)
-
-    def weight(self, client: Client) -> Tensor | None:
-        return weight_by(self.weighting, client)
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         lr = rate_at(self.lr, ctx.round)

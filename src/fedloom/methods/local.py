@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import Tensor
-
 from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies
 from fedloom.methods.method import Context
@@ -23,19 +21,16 @@ from fedloom.types import Memory, Message, State, Vector
 )
 @dataclass(frozen=True)
 class Local(LocalTraining):
-    """Each client trains its own model on its own data and never sends anything but the word that it is done."""
+    """Each client trains its own model on its own data and never sends anything but the word that it is done.
+
+    The server sends the first model always; a client that has one of its own ignores it.
+    """
 
     coordinatewise = True
     evaluates: ClassVar[Literal["global", "personal"]] = "personal"
 
-    def server_init(self, ctx: Context) -> State:
-        return {"x": ctx.theta0}
-
     def client_init(self, client: Client, received: Message) -> Memory:
         return {"x": received["x"].expand(*client.n.shape[:-1], -1)}
-
-    def broadcast(self, state: State, clients: Tensor) -> Message:
-        return {"x": state["x"]}  # the first model; a client that has one of its own ignores it
 
     def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         y, _ = self.train(client, memory["x"])

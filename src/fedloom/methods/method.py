@@ -193,7 +193,7 @@ class Method(ABC):
 
 
 class ServerMethod(Method):
-    """A method with a server: five functions, and what the server's step looks at.
+    """A method with a server: what it keeps and sends, what a client does, its step, and what that looks at.
 
     A subclass is a frozen dataclass, whose fields are the hyper-parameters.
 
@@ -202,12 +202,6 @@ class ServerMethod(Method):
         @dataclass(frozen=True)
         class Halfway(fedloom.ServerMethod):
             lr: float = 0.1
-
-            def server_init(self, ctx):
-                return {"x": ctx.theta0}
-
-            def broadcast(self, state, clients):
-                return {"x": state["x"]}
 
             def client(self, client, received, memory):
                 y, _ = client.sgd(received["x"], self.lr, batch=32, epochs=1)
@@ -238,13 +232,13 @@ class ServerMethod(Method):
         """Keys of the server's state that hold one entry for each client, by id: they grow when clients join."""
         return ()
 
-    @abstractmethod
     def server_init(self, ctx: Context) -> State:
-        """The server's state before the first round."""
+        """The server's state before the first round. Default: the model alone, as "x"."""
+        return {"x": ctx.theta0}
 
-    @abstractmethod
     def broadcast(self, state: State, clients: Tensor) -> Message:
-        """What every selected client is sent."""
+        """What every selected client is sent. Default: the model, ``state["x"]``."""
+        return {"x": state["x"]}
 
     def unicast(self, state: State, clients: Tensor) -> Message:
         """What each selected client is sent beside that: columns with one row a client. Default: nothing."""

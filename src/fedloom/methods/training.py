@@ -1,4 +1,4 @@
-"""Local training as most methods do it: so many passes over the client's rows with some optimiser."""
+"""What many methods share: weights of clients, and local training, passes over a client's rows with an optimiser."""
 
 from __future__ import annotations
 
@@ -10,9 +10,21 @@ from torch import Tensor
 from fedloom.federation.batches import evaluations_of, steps_of
 from fedloom.federation.client import Client
 from fedloom.federation.optimisers import local_optimiser
+from fedloom.federation.replies import Weighting, weight_by
 from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.method import Ints, ServerMethod
-from fedloom.types import Count, Memory, Message, State, Vector
+from fedloom.types import Count, Memory, Message, Vector
+
+
+@dataclass(frozen=True)
+class Weighted(ServerMethod):
+    """A method whose server takes means over clients: each counts for its rows, or all alike."""
+
+    weighting: Weighting = "size"
+    """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean."""
+
+    def weight(self, client: Client) -> Tensor | None:
+        return weight_by(self.weighting, client)
 
 
 @dataclass(frozen=True)
@@ -29,7 +41,7 @@ class LocalSteps(ServerMethod):
     """K, exactly so many local steps a round instead of epochs."""
 
     def work(self, rows: Ints) -> Ints | None:
-        return evaluations_of(rows, self.batch, steps_of(rows, self.batch, self.epochs, self.steps, None, None))
+        return evaluations_of(rows, self.batch, steps_of(rows, self.batch, self.epochs, self.steps))
 
     @property
     def local_batch(self) -> int | None:
@@ -63,9 +75,6 @@ class LocalTraining(LocalSteps):
 @dataclass(frozen=True)
 class ClientTraining(LocalTraining):
     """The clients' half of FedAvg and its kin: each trains from the common model and sends by how much it moved."""
-
-    def broadcast(self, state: State, clients: Tensor) -> Message:
-        return {"x": state["x"]}
 
     def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         x = received["x"]

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from torch import Tensor
+from functools import wraps
+from typing import Any
 
 from fedloom.federation.client import Client
-from fedloom.federation.problem import Problem
-from fedloom.federation.replies import Reduce, Replies
-from fedloom.methods.method import Context, Ints, Layout, Product, ScheduleName, ServerMethod
-from fedloom.types import Memory, Message, State, Vector
+from fedloom.federation.replies import Replies
+from fedloom.methods.method import Context, Method, ServerMethod
+from fedloom.types import Memory, Message, State
 
 
+def _answering(cls: type[Wrapper]) -> type[Wrapper]:
+    """Gives the class every property and function of the contract that it does not have: each asks the inner method.
+
+    So what the contract is given later is answered too.
+    """
+    contract = {**vars(Method), **vars(ServerMethod)}
+    for name in sorted(name for name in contract if not name.startswith("_") and name not in vars(cls)):
+        value = contract[name]
+        asks = property(_asked(name), doc=value.__doc__) if isinstance(value, property) else _called(name, value)
+        setattr(cls, name, asks)
+    return cls
+
+
+def _asked(name: str) -> Callable[[Wrapper], Any]:
+    return lambda wrapper: getattr(wrapper.inner, name)
+
+
+def _called(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(wrapper: Wrapper, *args: Any, **more: Any) -> Any:
+        return getattr(wrapper.inner, name)(*args, **more)
+
+    return call
+
+
+@_answering
 @dataclass(frozen=True)
 class Wrapper(ServerMethod):
     """Answers for the inner method; a subclass overrides what it changes.
@@ -29,116 +54,11 @@ class Wrapper(ServerMethod):
             raise AttributeError(name)
         return getattr(self.inner, name)
 
-    @property
-    def layout(self) -> Layout:
-        return self.inner.layout
-
-    @property
-    def default_rounds(self) -> int:
-        return self.inner.default_rounds
-
-    @property
-    def default_dtype(self) -> Literal["float32", "float64"]:
-        return self.inner.default_dtype
-
-    @property
-    def default_schedule(self) -> ScheduleName:
-        return self.inner.default_schedule
-
-    @property
-    def default_buffer(self) -> int:
-        return self.inner.default_buffer
-
-    @property
-    def needs_rounds(self) -> str | None:
-        return self.inner.needs_rounds
-
-    @property
-    def needs_prior(self) -> bool:
-        return self.inner.needs_prior
-
-    @property
-    def exact(self) -> bool:
-        return self.inner.exact
-
-    @property
-    def remembers(self) -> bool:
-        return self.inner.remembers
-
-    @property
-    def measures(self) -> bool:
-        return self.inner.measures
-
-    @property
-    def per_row(self) -> tuple[str, ...]:
-        return self.inner.per_row
-
-    @property
-    def per_client(self) -> tuple[str, ...]:
-        return self.inner.per_client
-
-    @property
-    def evaluates(self) -> Product:
-        return self.inner.evaluates
-
-    @property
-    def local_batch(self) -> int | None:
-        return self.inner.local_batch
-
-    @property
-    def reduce(self) -> Reduce:
-        return self.inner.reduce
-
-    @property
-    def coordinatewise(self) -> bool:
-        return self.inner.coordinatewise
-
-    def check(self, problem: Problem) -> None:
-        self.inner.check(problem)
-
-    def work(self, rows: Ints) -> Ints | None:
-        return self.inner.work(rows)
-
-    def server_init(self, ctx: Context) -> State:
-        return self.inner.server_init(ctx)
-
-    def client_init(self, client: Client, received: Message) -> Memory:
-        return self.inner.client_init(client, received)
-
-    def broadcast(self, state: State, clients: Tensor) -> Message:
-        return self.inner.broadcast(state, clients)
-
-    def unicast(self, state: State, clients: Tensor) -> Message:
-        return self.inner.unicast(state, clients)
+    def turn(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        return self.client(client, received, memory)  # its own, which a subclass may have changed
 
     def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         return self.inner.client(client, received, memory)
 
-    def weight(self, client: Client) -> Tensor | None:
-        return self.inner.weight(client)
-
-    def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
-        return self.inner.settle(client, memory, sent, inbox)
-
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         return self.inner.server(state, replies, ctx)
-
-    def model(self, state: State) -> Vector:
-        return self.inner.model(state)
-
-    def personal(self, client: Client, state: State, memory: Memory) -> Vector:
-        return self.inner.personal(client, state, memory)
-
-    def adapt(
-        self, client: Client, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
-    ) -> Vector:
-        return self.inner.adapt(client, state, theta, lr, steps, split)
-
-    def measure(self, client: Client, received: Message, memory: Memory) -> dict[str, Tensor]:
-        return self.inner.measure(client, received, memory)
-
-    def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
-        return self.inner.report(state, sums)
-
-    def done(self, state: State) -> bool:
-        return self.inner.done(state)

@@ -425,6 +425,16 @@ FEDMETA_SGD = Declaration(
             1e-9,
             {"quantised": Exactly(400)},
         ),
+        Limit(
+            "with step sizes that stay it finds the best start for adaptation",
+            quadratics,
+            meta_optimum,
+            {**_MAML, "learn_alpha": False},
+            300,
+            1e-11,
+            _WANDERS,
+            not_at=lambda known, method: known.minimiser("uniform"),
+        ),
         Adapts(
             "clients adapt with the step sizes that were learnt",
             unequal_quadratics,
