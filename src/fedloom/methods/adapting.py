@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -38,7 +38,7 @@ class MetaLearning(Adapting):
 
     order: Order = "exact"
     """Second derivatives: "exact", left out ("first"), or by differences of two gradients ("difference")."""
-    gradient_norm: bool = False
+    gradient_norm: bool = field(default=False, kw_only=True)
     """Also measure ‖∇F(θ)‖ whenever the model is evaluated, which costs a meta-gradient of every client."""
 
     def check(self, problem: Problem) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
@@ -20,7 +20,7 @@ from fedloom.types import Count, Memory, Message, Vector
 class Weighted(ServerMethod):
     """A method whose server takes means over clients: each counts for its rows, or all alike."""
 
-    weighting: Weighting = "size"
+    weighting: Weighting = field(default="size", kw_only=True)
     """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean."""
 
     def weight(self, client: Client) -> Tensor | None:
