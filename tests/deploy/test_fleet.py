@@ -190,6 +190,9 @@ FAULTS = {
     "'extra' is float32 of shape [1, 2], not missing": changed(wire=lambda wire: wire | {"extra": torch.ones(1, 2)}),
     "no reply to a turn": changed(wire=lambda wire: 3),
     "does not say how many gradients": changed(evaluations=lambda old: old - 10**9),
+    "'figures/clipped' is float32 of shape [1, 5], not missing": changed(
+        figures=lambda old: {"clipped": torch.ones(1, 5)}
+    ),
     "bytes in 3 arrays; at most": changed(wire=each(lambda value: torch.zeros(1, 10_000_000))),
     "has the records ['nothing']": lambda message, number: make_message(
         message.metadata, content=RecordDict({"nothing": ConfigRecord({"a": 1})})
@@ -353,6 +356,25 @@ def test_an_evaluation_takes_no_answer_of_another_form(tmp_path: Path) -> None:
     run = deployed(folder, fleet(folder, 3, n0=in_turn(4, renamed)))
     assert run.summary["spread"]["accuracy"]["clients"] == 2
     assert [np.isnan(value) for value in run.summary["per_client"]["loss"]] == [True, False, False]
+
+
+@pytest.mark.parametrize("part", ["values", "unknown"])
+def test_an_evaluation_whose_form_nobody_knows_yet_takes_no_answer_that_is_none(
+    tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FlowerFleet, "_look_ahead", lambda self, shared, part: None)
+    folder = folder_with(tmp_path)
+
+    def strange(message: Message, number: int) -> Message:
+        tree = decode(message.content)
+        tree = {key: value for key, value in tree.items() if key != part} if part in tree else tree | {part: {}}
+        return make_message(message.metadata, content=encode(tree))
+
+    run = deployed(folder, fleet(folder, 3, n0=in_turn(4, strange)))
+    assert run.summary["spread"]["accuracy"]["clients"] == 2
+    assert run.history[-1]["failures"] == [
+        "client 0 was not evaluated after round 3: the reply is no reply to this question"
+    ]
 
 
 def test_a_round_that_is_void_waits_for_nodes_that_come_back(tmp_path: Path) -> None:
