@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -485,6 +486,20 @@ def test_an_asynchronous_server_names_faults_and_goes_on(tmp_path: Path) -> None
     assert fates == ["accepted", "failed", "accepted", "late", "accepted"]
     failures = [text.split(": ")[-1] for row in run.history for text in row.get("failures", [])]
     assert failures == ["the reply is not finite", "no reply within 0.5 seconds"]
+
+
+def test_what_was_asked_is_forgotten_once_nobody_waits_for_the_reply(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "aso-fed", "", every=0, more=ASYNC)
+    path = folder / "experiment.toml"
+    path.write_text(path.read_text().replace("clients = 3", "clients = 1").replace("rounds = 3", "rounds = 5"))
+    roster = Roster(Link(fleet(folder, 1, n0=lambda message, number: None if number < 4 else message)), folder / "run")
+    roster.gather(1, 1.0)
+    terms = Terms(out=str(folder / "run"), nodes=1, wait=1.0, deadline=0.2, tries=9)
+    remote = FlowerFleet(roster, terms)
+    prepared = Experiment.load(path).on(roster.data()).prepared()
+    run = replace(prepared, setting=replace(prepared.setting, stack=1), executor=remote).run(folder / "run")
+    assert [row["late"] for row in run.history[1:]] == [1, 1, 1, 0, 0]
+    assert len(remote._begun) <= 1
 
 
 def test_an_asynchronous_run_goes_on_after_its_server_died(tmp_path: Path) -> None:

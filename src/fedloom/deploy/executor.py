@@ -101,6 +101,7 @@ class Fleet(Remote):
         return numbers
 
     def finished(self, numbers: Collection[str]) -> list[tuple[str, Trained]]:
+        self._begun = {number: self._begun[number] for number in numbers}  # nobody waits any more for the others
         replies = self.link.receive(numbers, self.limit, self.at_once)
         if not replies:
             self.link.pause()
