@@ -16,7 +16,7 @@ BELOW = {
     "channel": FEDERATION,
     "data": FEDERATION,
     "storage": FEDERATION,
-    "execution": FEDERATION | {"channel", "methods"},
+    "execution": FEDERATION | {"channel", "methods", "storage"},
     "engine": FEDERATION | {"channel", "methods", "data", "storage", "execution"},
     "report": {"errors"},
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,9 @@ FAULTS = {
     "'extra' is float32 of shape [1, 2], not missing": changed(wire=lambda wire: wire | {"extra": torch.ones(1, 2)}),
     "no reply to a turn": changed(wire=lambda wire: 3),
     "does not say how many gradients": changed(evaluations=lambda old: old - 10**9),
+    "'figures/clipped' is float32 of shape [1, 5], not missing": changed(
+        figures=lambda old: {"clipped": torch.ones(1, 5)}
+    ),
     "bytes in 3 arrays; at most": changed(wire=each(lambda value: torch.zeros(1, 10_000_000))),
     "has the records ['nothing']": lambda message, number: make_message(
         message.metadata, content=RecordDict({"nothing": ConfigRecord({"a": 1})})
@@ -355,6 +359,25 @@ def test_an_evaluation_takes_no_answer_of_another_form(tmp_path: Path) -> None:
     assert [np.isnan(value) for value in run.summary["per_client"]["loss"]] == [True, False, False]
 
 
+@pytest.mark.parametrize("part", ["values", "unknown"])
+def test_an_evaluation_whose_form_nobody_knows_yet_takes_no_answer_that_is_none(
+    tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FlowerFleet, "_look_ahead", lambda self, shared, part: None)
+    folder = folder_with(tmp_path)
+
+    def strange(message: Message, number: int) -> Message:
+        tree = decode(message.content)
+        tree = {key: value for key, value in tree.items() if key != part} if part in tree else tree | {part: {}}
+        return make_message(message.metadata, content=encode(tree))
+
+    run = deployed(folder, fleet(folder, 3, n0=in_turn(4, strange)))
+    assert run.summary["spread"]["accuracy"]["clients"] == 2
+    assert run.history[-1]["failures"] == [
+        "client 0 was not evaluated after round 3: the reply is no reply to this question"
+    ]
+
+
 def test_a_round_that_is_void_waits_for_nodes_that_come_back(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, "scaffold", "lr = 0.05\nbatch = 16")
     grid = fleet(folder, 3)
@@ -463,6 +486,20 @@ def test_an_asynchronous_server_names_faults_and_goes_on(tmp_path: Path) -> None
     assert fates == ["accepted", "failed", "accepted", "late", "accepted"]
     failures = [text.split(": ")[-1] for row in run.history for text in row.get("failures", [])]
     assert failures == ["the reply is not finite", "no reply within 0.5 seconds"]
+
+
+def test_what_was_asked_is_forgotten_once_nobody_waits_for_the_reply(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "aso-fed", "", every=0, more=ASYNC)
+    path = folder / "experiment.toml"
+    path.write_text(path.read_text().replace("clients = 3", "clients = 1").replace("rounds = 3", "rounds = 5"))
+    roster = Roster(Link(fleet(folder, 1, n0=lambda message, number: None if number < 4 else message)), folder / "run")
+    roster.gather(1, 1.0)
+    terms = Terms(out=str(folder / "run"), nodes=1, wait=1.0, deadline=0.2, tries=9)
+    remote = FlowerFleet(roster, terms)
+    prepared = Experiment.load(path).on(roster.data()).prepared()
+    run = replace(prepared, setting=replace(prepared.setting, stack=1), executor=remote).run(folder / "run")
+    assert [row["late"] for row in run.history[1:]] == [1, 1, 1, 0, 0]
+    assert len(remote._begun) <= 1
 
 
 def test_an_asynchronous_run_goes_on_after_its_server_died(tmp_path: Path) -> None:

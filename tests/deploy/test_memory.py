@@ -11,7 +11,7 @@ from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.deploy.memory import ContextKeeper, FileKeeper, Keeper, NodeMemory
+from fedloom.deploy.memory import ContextKeeper, FileKeeper, Keeper
 from fedloom.errors import ClientError
 from fedloom.types import Memory
 
@@ -31,7 +31,7 @@ def number(memory: Memory | None) -> float | None:
 
 def turn(keeper: Keepers, accepted: int | None, at: int, saved: int | None = None) -> None:
     """The client adds its turn to what it remembers."""
-    memory = NodeMemory(keeper())
+    memory = keeper()
     old = memory.recall(accepted)
     value = torch.tensor(0.0) if old is None else old["c"]
     memory.offer((accepted, saved), at, {"c": value + at, "empty": torch.zeros(0, 3)})
@@ -39,46 +39,46 @@ def turn(keeper: Keepers, accepted: int | None, at: int, saved: int | None = Non
 
 def test_an_accepted_turn_is_gone_on_from(keeper: Keepers) -> None:
     turn(keeper, None, 1)
-    assert number(NodeMemory(keeper()).recall(1)) == 1
+    assert number(keeper().recall(1)) == 1
     turn(keeper, 1, 2)
-    assert number(NodeMemory(keeper()).recall(2)) == 3
+    assert number(keeper().recall(2)) == 3
 
 
 def test_a_turn_that_was_not_accepted_is_taken_back(keeper: Keepers) -> None:
     turn(keeper, None, 1)
     turn(keeper, 1, 2)
     turn(keeper, 1, 5)
-    assert number(NodeMemory(keeper()).recall(1)) == 1
-    assert number(NodeMemory(keeper()).recall(5)) == 6
+    assert number(keeper().recall(1)) == 1
+    assert number(keeper().recall(5)) == 6
 
 
 def test_a_first_turn_that_was_not_accepted_leaves_nothing(keeper: Keepers) -> None:
     turn(keeper, None, 1)
-    assert NodeMemory(keeper()).recall(None) is None
+    assert keeper().recall(None) is None
     turn(keeper, None, 2)
-    assert number(NodeMemory(keeper()).recall(2)) == 2
+    assert number(keeper().recall(2)) == 2
 
 
 def test_a_node_that_lost_its_memory_says_so(keeper: Keepers) -> None:
     with pytest.raises(ClientError, match="from turn 3, but this node remembers none"):
-        NodeMemory(keeper()).recall(3)
+        keeper().recall(3)
     turn(keeper, None, 1)
     turn(keeper, 1, 2)
     turn(keeper, 2, 4)
     with pytest.raises(ClientError, match="from turn 1, but this node remembers 2 and 4"):
-        NodeMemory(keeper()).recall(1)
+        keeper().recall(1)
 
 
 def test_a_server_that_was_killed_goes_on_from_what_it_had_saved(keeper: Keepers) -> None:
     turn(keeper, None, 1)
     for at in range(2, 9):
         turn(keeper, at - 1, at, saved=1)
-    assert number(NodeMemory(keeper()).recall(1)) == 1
+    assert number(keeper().recall(1)) == 1
     turn(keeper, 1, 2, saved=1)
-    assert number(NodeMemory(keeper()).recall(2)) == 3
+    assert number(keeper().recall(2)) == 3
     turn(keeper, 2, 3, saved=2)
     with pytest.raises(ClientError, match="remembers 2 and 3"):
-        NodeMemory(keeper()).recall(1)
+        keeper().recall(1)
 
 
 @settings(deadline=None, max_examples=40)
@@ -96,12 +96,12 @@ def test_whatever_happens_the_memory_is_that_of_the_accepted_turns(events: list[
             at += 1
             turn(lambda: ContextKeeper(state), server[0], at, saved[0])
             server = (at, server[1] + at) if event == "accepted" else server
-    assert number(NodeMemory(ContextKeeper(state)).recall(server[0])) == (None if server[0] is None else server[1])
+    assert number(ContextKeeper(state).recall(server[0])) == (None if server[0] is None else server[1])
 
 
 def test_only_the_memories_of_the_last_runs_stay(tmp_path: Path) -> None:
     for run in "abcdef":
-        NodeMemory(FileKeeper(tmp_path, run)).offer((), 0, {"c": torch.tensor(1.0)})
+        FileKeeper(tmp_path, run).offer((), 0, {"c": torch.tensor(1.0)})
         (tmp_path / f"memory-{run}.safetensors").touch()
     assert len(list(tmp_path.iterdir())) == 4
-    assert number(NodeMemory(FileKeeper(tmp_path, "f")).recall(0)) == 1
+    assert number(FileKeeper(tmp_path, "f").recall(0)) == 1

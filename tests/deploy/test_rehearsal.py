@@ -188,8 +188,8 @@ def test_the_scripts_of_a_project_run_a_fleet_without_a_node_that_was_killed_and
     run = scripts(fleet / "run.sh", "--run-config", "nodes=2 deadline=20.0", PORT=port)
     until(lambda: rounds(fleet / "run") == 1, run)
     kill(nodes["oslo"])
+    start_node("bern", drawn[2])  # it is ready by the time that the server has given up on the other
     until(lambda: any(row["failed"] for row in history(fleet / "run")[1:]), run)
-    start_node("bern", drawn[2])
     (first, *_) = (row["round"] for row in history(fleet / "run")[1:] if row["failed"])
     until(lambda: any(row["accepted"] == 2 for row in history(fleet / "run")[first + 1 :]), run)
     rows = history(fleet / "run")[1:]

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from multiprocessing import Pipe
 from pathlib import Path
 
 import psutil
@@ -14,7 +15,7 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 
 from fedloom.deploy.codec import bundle, decode, encode, unbundle
-from fedloom.deploy.resident import answered, pack, unpack
+from fedloom.deploy.resident import answered, receive, send
 
 EXPERIMENT = '[data]\nname = "synthetic"\nclients = 3\n[model]\nname = "linear"\n'
 HELLO = bundle(own=encode({"function": "hello"}))
@@ -22,7 +23,9 @@ HELLO = bundle(own=encode({"function": "hello"}))
 
 def test_a_message_comes_through_as_it_was() -> None:
     tree = {"x": torch.randn(3, 2), "none": torch.zeros(0, 4), "words": ["a", None], "deep": {"n": torch.tensor(7)}}
-    back = unbundle(unpack(pack(bundle(own=encode(tree), shared=encode({})))))
+    ours, theirs = Pipe()
+    send(ours, bundle(own=encode(tree), shared=encode({})))
+    back = unbundle(receive(theirs))
     assert back["shared"] == {}
     assert back["own"]["words"] == ["a", None]
     assert torch.equal(back["own"]["x"], tree["x"])
@@ -32,7 +35,7 @@ def test_a_message_comes_through_as_it_was() -> None:
 
 def test_what_is_no_message_is_not_handed_on() -> None:
     with pytest.raises(ValueError, match="'strange'"):
-        pack(RecordDict({"strange": ConfigRecord({"a": 1})}))
+        send(Pipe()[0], RecordDict({"strange": ConfigRecord({"a": 1})}))
 
 
 def test_a_resident_answers_as_the_node_would_and_ends_with_its_parent(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from fedloom.cli import app
 from fedloom.engine.run import train
 from fedloom.errors import ClientError, ConfigError, RunError
 from fedloom.execution import Executor, Ray, Worker, executor_for
-from fedloom.execution.cluster import bytes_of, tensor_of
+from fedloom.execution.cluster import parts_of, tensor_of
 from fedloom.execution.work import Turn, Work
 from fedloom.methods import FedAvg
 from fedloom.types import Message
@@ -216,7 +216,7 @@ def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
 def test_a_tensor_comes_back_from_its_bytes(shape: list[int], dtype: torch.dtype, turned: bool) -> None:
     tensor = torch.arange(math.prod(shape)).reshape(shape).to(dtype)
     tensor = tensor.permute(tuple(range(tensor.dim()))[::-1]) if turned else tensor
-    again = tensor_of(bytes_of(tensor))
+    again = tensor_of(parts_of(tensor))
     assert again.dtype == dtype
     assert torch.equal(again, tensor)
 

@@ -22,9 +22,8 @@ def client_app(folder: str | Path) -> ClientApp:
         reply = answered(Path(folder), dict(context.node_config), context.state, message.content)
         return Message(reply, reply_to=message)
 
-    app.train()(answer)
-    app.evaluate()(answer)
-    app.query()(answer)
+    for kind in (app.train, app.evaluate, app.query):
+        kind()(answer)
     return app
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as checked
 from torch import Tensor
 
@@ -18,6 +16,7 @@ from fedloom.deploy.codec import Tree
 from fedloom.errors import ConfigError, MessageError
 from fedloom.federation.data import SOURCE, TARGET, FederatedData, Task
 from fedloom.federation.ragged import Ragged
+from fedloom.storage.tensors import name_of
 from fedloom.types import Message
 
 _AGREED = ("fedloom", "task", "shape", "classes", "targets", "features", "splits")
@@ -58,9 +57,9 @@ class Card:
     def read(tree: Any) -> Card:
         """The card in a message; MessageError when it is none."""
         try:
-            card = TypeAdapter(Card).validate_json(json.dumps(tree))
+            card = Card(**tree)
         except TypeError:
-            raise MessageError("its description is none (it has more than numbers and words)") from None
+            raise MessageError("its description is none (it is no table of names)") from None
         except ValidationError as error:
             wrong = error.errors()[0]
             raise MessageError(
@@ -131,33 +130,16 @@ def _blank(card: Card) -> tuple[Tensor, Tensor]:
     return x, torch.zeros(2, dtype=torch.int64) if card.task == "classification" else torch.zeros(2, card.outputs)
 
 
-@dataclass(frozen=True)
-class Form:
-    """What a reply looks like: the names of its tensors, their kinds and shapes."""
-
-    tensors: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
-
-    @staticmethod
-    def of(message: Message) -> Form:
-        """That of a message; the order of names does not count."""
-        return Form(tuple((key, message[key].dtype, tuple(message[key].shape)) for key in sorted(message)))
-
-    @property
-    def bytes(self) -> int:
-        """How many its tensors have."""
-        return sum(kind.itemsize * math.prod(shape) for _, kind, shape in self.tensors)
-
-    def differs(self, other: Form) -> str:
-        """In what another message differs, in words; nothing if it does not."""
-        ours, theirs = ({key: (str(kind), shape) for key, kind, shape in form.tensors} for form in (self, other))
-        for key in sorted({*ours, *theirs}):
-            if ours.get(key) != theirs.get(key):
-                return f"{key!r} is {_tensor(theirs.get(key))}, not {_tensor(ours.get(key))}"
-        return ""
+def refuse_other_form(like: Mapping[str, Tensor], reply: Message) -> None:
+    """MessageError when the tensors of a reply have other names, kinds or shapes than those that it must be like."""
+    for key in sorted({*like, *reply}):
+        ours, theirs = (_described(message.get(key)) for message in (like, reply))
+        if ours != theirs:
+            raise MessageError(f"the reply has another form than it must have: {key!r} is {theirs}, not {ours}")
 
 
-def _tensor(what: tuple[str, tuple[int, ...]] | None) -> str:
-    return "missing" if what is None else f"{what[0].removeprefix('torch.')} of shape {list(what[1])}"
+def _described(tensor: Tensor | None) -> str:
+    return "missing" if tensor is None else f"{name_of(tensor.dtype)} of shape {list(tensor.shape)}"
 
 
 def _short(value: object) -> str:

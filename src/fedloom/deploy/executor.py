@@ -7,36 +7,31 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedloom.channel import finite_rows
-from fedloom.deploy.card import Form, sample
+from fedloom.deploy.card import refuse_other_form, sample
 from fedloom.deploy.codec import Tree, encode
-from fedloom.deploy.link import Letter
-from fedloom.deploy.node import THETA
+from fedloom.deploy.link import letter
+from fedloom.deploy.node import THETA, without_failures
 from fedloom.deploy.roster import Roster
-from fedloom.deploy.spool import Spool
 from fedloom.deploy.terms import Terms
 from fedloom.errors import ClientError, FedloomError, MessageError, RunError
 from fedloom.execution import Remote, Worker
 from fedloom.execution.room import Room
-from fedloom.execution.work import Evaluate, Evaluated, Measured, Memories, Trained, Turn, Work, as_tree, kind_of
+from fedloom.execution.work import Evaluate, Evaluated, Measured, Memories, Trained, Turn, Work, as_tree
 from fedloom.federation.data import FederatedData
 from fedloom.federation.ragged import Ints
 from fedloom.methods.method import ServerMethod
 from fedloom.types import Message
 
 log = logging.getLogger("flwr")
-_KINDS: dict[str, Literal["train", "evaluate", "query"]] = {
-    "turn": "train",
-    "evaluate": "evaluate",
-    "measure": "query",
-}
-_DONE = {"evaluate": "evaluated", "measure": "measured"}
+_KINDS = {"turn": "train", "evaluate": "evaluate", "measure": "query"}
+"""What Flower calls messages with each kind of work."""
 _SPARE = 16 << 20  # bytes that a reply may have beside its tensors
 _FETCHED = 128 << 20  # bytes of replies that are fetched together
 
@@ -67,10 +62,8 @@ class Fleet(Remote):
         self.roster, self.link, self.terms = roster, roster.link, terms
         self.patience, self.tries = terms.deadline, terms.tries
         self._begun: dict[str, Turn] = {}
-        self.form: Form | None = None
-        """What a reply to a turn looks like: found with made-up rows before the first one is there …"""
-        self.answer: Form | None = None
-        """… and one to the evaluation or measurement that is under way."""
+        self.like: dict[str, Message] = {}
+        """What a reply to each kind of work looks like: found with made-up rows, or the first that was there."""
 
     def open(self, worker: Worker) -> None:
         self.worker = worker
@@ -108,6 +101,7 @@ class Fleet(Remote):
         return numbers
 
     def finished(self, numbers: Collection[str]) -> list[tuple[str, Trained]]:
+        self._begun = {number: self._begun[number] for number in numbers}  # nobody waits any more for the others
         replies = self.link.receive(numbers, self.limit, self.at_once)
         if not replies:
             self.link.pause()
@@ -132,32 +126,27 @@ class Fleet(Remote):
             like = like or result
             if len(alone[number]) == len(works[number].clients):
                 found = [alone[number].pop(i) for i in range(len(works[number].clients))]
-                yield number, replace(works[number].joined(found, like), failures=tuple(inbox.told()))
+                yield number, like.joined(found, like).failing(inbox.told())
 
     def close(self) -> None:
         """Nodes go on without the server; there is nothing to give back."""
 
     def ask(self, shared: Message, parts: Sequence[Work]) -> list[str | None]:
         """Sends the work of single clients to their nodes; the numbers to ask for replies by, None for who is away."""
-        if parts and not (isinstance(parts[0], Turn) and self.form is not None):
-            self._expect(parts[0], self._look_ahead(shared, parts[0]))
+        if parts and not (isinstance(parts[0], Turn) and Turn.kind in self.like):
+            self._look_ahead(shared, parts[0])
         method = self.worker.method
         if parts and isinstance(parts[0], Evaluate) and parts[0].model == "global" and isinstance(method, ServerMethod):
             shared = {THETA: method.model(shared)}
         common, online = encode(shared), self.link.nodes()
         nodes = [self.roster.nodes.get(int(part.clients[0]), -1) for part in parts]
-        letters = [
-            Letter(
-                node,
-                {"function": "work", "run": self.roster.run, "work": as_tree(part)},
-                common,
-                _KINDS[kind_of(part)],
-                str(part.round + 1),
-            )
-            for node, part in zip(nodes, parts, strict=True)
-            if node in online
-        ]
-        numbers = iter(self.link.send(letters, self.terms.deadline) if letters else [])
+        letters = []
+        for node, part in zip(nodes, parts, strict=True):
+            if node in online:
+                own = {"function": "work", "run": self.roster.run, "work": as_tree(part)}
+                how = {"kind": _KINDS[part.kind], "group": str(part.round + 1)}
+                letters.append(letter(node, own, self.terms.deadline, common, **how))
+        numbers = iter(self.link.send(letters))
         return [next(numbers) if node in online else None for node in nodes]
 
     def _exchange(self, shared: Message, parts: Sequence[Work], inbox: _Inbox) -> Iterator[tuple[int, Any]]:
@@ -208,7 +197,7 @@ class Fleet(Remote):
                 yield place, result
 
     def room(self) -> Room:
-        return Spool(Path(self.terms.out), int(self.terms.memory * (1 << 30)))
+        return Room(Path(self.terms.out), self.terms.memory * (1 << 30))
 
     @property
     def limit(self) -> int:
@@ -223,32 +212,26 @@ class Fleet(Remote):
     @property
     def _expected(self) -> int:
         """Bytes that a reply will have."""
-        return max((form.bytes for form in (self.form, self.answer) if form is not None), default=0)
+        return max((sum(tensor.nbytes for tensor in like.values()) for like in self.like.values()), default=0)
 
     def taken(self, part: Work, reply: Tree | ClientError) -> Any:
         """What a reply says, if it is one; otherwise an error that says what is wrong with it."""
         if isinstance(reply, ClientError):
             raise reply
         if isinstance(part, Turn):
-            return self._replied(reply)
-        self._refuse_other(reply)
-        return Evaluated(**reply) if isinstance(part, Evaluate) else Measured(**reply)
+            return self._replied(part, reply)
+        try:
+            found = Evaluated(**reply) if isinstance(part, Evaluate) else Measured(**reply)
+        except TypeError:
+            raise MessageError("the reply is no reply to this question") from None
+        self._refuse_other(part, _flat(reply))
+        return found
 
-    def _expect(self, part: Work, form: Form | None) -> None:
-        """Replies to this kind of work must look like this."""
-        if isinstance(part, Turn):
-            self.form = form
-        else:
-            self.answer = form
+    def _refuse_other(self, part: Work, reply: Message) -> None:
+        """MessageError for a reply to a work of this kind that looks otherwise than all others."""
+        refuse_other_form(self.like.setdefault(part.kind, _blank(reply)), reply)
 
-    def _refuse_other(self, reply: Tree) -> None:
-        """MessageError for what is no reply to the evaluation or the measurement under way."""
-        form = Form.of(_flat(reply))
-        self.answer = self.answer or form
-        if differs := self.answer.differs(form):
-            raise MessageError(f"the reply has another form than it must have: {differs}")
-
-    def _replied(self, reply: Tree) -> Trained:
+    def _replied(self, part: Turn, reply: Tree) -> Trained:
         """The reply to a turn, as the engine wants it."""
         wire, evaluations, figures = reply.get("wire"), reply.get("evaluations"), reply.get("figures", {})
         if not _are_rows(wire) or not isinstance(evaluations, np.ndarray) or evaluations.dtype != np.int64:
@@ -257,10 +240,7 @@ class Fleet(Remote):
             raise MessageError("the reply's figures are no numbers")
         if evaluations.shape != (1,) or evaluations[0] < 0:
             raise MessageError("the reply does not say how many gradients it took")
-        form = Form.of(wire)
-        self.form = self.form or form
-        if differs := self.form.differs(form):
-            raise MessageError(f"the reply has another form than it must have: {differs}")
+        self._refuse_other(part, _whole(wire, figures))
         try:
             arrived = self.worker.channel.receive(wire)
         except (ValueError, RuntimeError, KeyError) as error:
@@ -270,8 +250,9 @@ class Fleet(Remote):
         finite = torch.ones(1, dtype=torch.bool)
         return Trained(arrived.reply, {}, arrived.bytes, evaluations, finite, figures)
 
-    def _look_ahead(self, shared: Message, part: Work) -> Form | None:
-        """What a reply will look like: this client's work, done with two made-up rows; None if that cannot be done."""
+    def _look_ahead(self, shared: Message, part: Work) -> None:
+        """Finds what a reply will look like: this client's work, done with two made-up rows, if that can be done."""
+        self.like.pop(part.kind, None)
         worker = self.worker
         problem = worker.problem.on(sample(self.roster.cards[0], worker.problem.dtype))
         changes: dict[str, Any] = {"clients": np.zeros(1, dtype=np.int64)}
@@ -284,19 +265,20 @@ class Fleet(Remote):
             changes["memory"] = Memories(torch.zeros(1, dtype=torch.bool))
         try:
             found: Any = replace(part, **changes).done_by(replace(worker, problem=problem), shared)
-            if isinstance(found, Trained):
-                return Form.of(found.wire or {})
-            parts = {"values": found.values} if isinstance(found, Measured) else vars(found)
-            return Form.of(_flat({key: value for key, value in parts.items() if key != "failures"}))
+            whole = (
+                _whole(found.wire or {}, found.figures)
+                if isinstance(found, Trained)
+                else _flat(without_failures(found))
+            )
+            self.like[part.kind] = _blank(whole)
         except (FedloomError, ValueError, RuntimeError, KeyError, IndexError) as error:
             log.warning("what a reply must look like is unknown until the first is there: %s", error)
-            return None
 
     def _named(self, part: Work, why: str) -> str:
         label, t = self.roster.cards[int(part.clients[0])].name, part.round
         if isinstance(part, Turn):
             return f"client {label} failed in round {t + 1}: {why}"
-        return f"client {label} was not {_DONE[kind_of(part)]} after round {t}: {why}"
+        return f"client {label} was not {part.kind}d after round {t}: {why}"
 
 
 def _are_rows(message: Any) -> TypeGuard[Message]:
@@ -304,6 +286,16 @@ def _are_rows(message: Any) -> TypeGuard[Message]:
     return isinstance(message, dict) and all(
         isinstance(value, Tensor) and value.dim() > 0 and len(value) == 1 for value in message.values()
     )
+
+
+def _blank(message: Message) -> Message:
+    """A message that looks the same and holds no numbers."""
+    return {key: value.to("meta") for key, value in message.items()}
+
+
+def _whole(wire: Message, figures: Message) -> Message:
+    """All that has to have a certain form in a reply to a turn."""
+    return wire | {f"figures/{name}": figure for name, figure in figures.items()}
 
 
 def _flat(reply: Tree) -> Message:

@@ -50,7 +50,7 @@ class Federation(Closing):
         self.folder = folder.resolve()
         self.certificates = make_certificates(self.folder / "certificates")
         self.port = free_port()
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, psutil.Popen] = {}
         self._client: ControlHttpClient | None = None
 
     def __enter__(self) -> Self:
@@ -89,14 +89,22 @@ class Federation(Closing):
             *("--ssl-certfile", str(files.certificate), "--ssl-keyfile", str(files.key)),
             *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
         )
-        self._until(self._answers, "superlink")
+        until = time.monotonic() + _START_SECONDS
+        while not self._answers():
+            self.check()
+            if time.monotonic() >= until:
+                raise RunError(
+                    f"the SuperLink did not start within {_START_SECONDS:g} seconds: {self.tail('superlink')}"
+                )
+            time.sleep(_PAUSE)
 
     def start_node(self, name: str, **config: str | int) -> None:
         """Starts a SuperNode, with a key of its own that the SuperLink knows; a second time with the same key."""
         private = self.folder / "nodes" / name
         if not private.exists():
             _, public = make_node_key(private.parent, name)
-            self.register(public)
+            key = public_key_to_bytes(load_ssh_public_key(public.read_bytes()))  # type: ignore[arg-type]
+            self.control.RegisterNode(RegisterNodeRequest(public_key=key))
         words = " ".join(
             f"{key}='{value}'" if isinstance(value, str) else f"{key}={value}" for key, value in config.items()
         )
@@ -106,11 +114,6 @@ class Federation(Closing):
             *("--auth-supernode-private-key", str(private), "--host", HOST, "--port", str(free_port())),
             *("--node-config", words),
         )
-
-    def register(self, public: Path) -> None:
-        """Lets the node with this public key in."""
-        key = public_key_to_bytes(load_ssh_public_key(public.read_bytes()))  # type: ignore[arg-type]
-        self.control.RegisterNode(RegisterNodeRequest(public_key=key))
 
     def run(self, app: Path, **config: Any) -> int:
         """Starts the app in a folder; the number of the run."""
@@ -142,16 +145,9 @@ class Federation(Closing):
         """The last that a process has said."""
         return " … ".join(self.log(name).splitlines()[-5:])
 
-    def stop(self, name: str) -> None:
-        """Stops a process and all that it has started."""
-        _end([self.processes.pop(name)])
-
     def kill(self, name: str) -> None:
         """Ends a process and all that it has started at once, as a failure of power would."""
-        process = self.processes.pop(name)
-        for one in (*_family([process]), process):
-            _signal(one, lambda p: p.kill())
-        process.wait()
+        _end([self.processes.pop(name)], psutil.Process.kill)
 
     def close(self) -> None:
         """Stops everything: first the nodes, then the SuperLink."""
@@ -160,7 +156,7 @@ class Federation(Closing):
             self._client = None
         processes = list(self.processes.values())[::-1]
         self.processes = {}
-        _end(processes)
+        _end(processes, psutil.Process.terminate, psutil.Process.kill)
 
     def launch(self, name: str, program: str, *arguments: str) -> None:
         """Starts a program of Flower, which stays quiet and keeps its things below the folder."""
@@ -175,7 +171,7 @@ class Federation(Closing):
         }
         home.mkdir(parents=True, exist_ok=True)
         with open(self.folder / f"{name}.log", "ab") as log:
-            self.processes[name] = subprocess.Popen(
+            self.processes[name] = psutil.Popen(
                 [str(here / program), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -191,14 +187,6 @@ class Federation(Closing):
             return False
         return True
 
-    def _until(self, ready: Callable[[], bool], name: str) -> None:
-        until = time.monotonic() + _START_SECONDS
-        while not ready():
-            self.check()
-            if time.monotonic() >= until:
-                raise RunError(f"the {name} did not start within {_START_SECONDS:g} seconds: {self.tail(name)}")
-            time.sleep(_PAUSE)
-
 
 def free_port() -> int:
     """A port of this machine that nobody listens on."""
@@ -207,12 +195,12 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _family(processes: list[subprocess.Popen[bytes]]) -> list[psutil.Process]:
-    """All that these processes have started and that is still at work, residents of nodes included."""
-    found: list[psutil.Process] = []
+def _family(processes: list[psutil.Popen]) -> list[psutil.Process]:
+    """These processes and all that they have started and that is still at work, residents of nodes included."""
+    found: list[psutil.Process] = [*processes]
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
-            found += psutil.Process(process.pid).children(recursive=True)
+            found += process.children(recursive=True)
     parents = {str(process.pid) for process in found}
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or [""]
@@ -221,24 +209,11 @@ def _family(processes: list[subprocess.Popen[bytes]]) -> list[psutil.Process]:
     return found
 
 
-def _signal(process: psutil.Process | subprocess.Popen[bytes], how: Callable[[Any], None]) -> None:
-    with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-        how(process)
-
-
-def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Asks processes to end, then their families, and ends those that do not listen."""
-    family = _family(processes)
-    for process in (*processes, *family):
-        _signal(process, lambda p: p.terminate())
-    until = time.monotonic() + _STOP_SECONDS
-    for process in processes:
-        try:
-            process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    _, left = psutil.wait_procs(family, max(0.0, until - time.monotonic()))
-    for one in left:
-        _signal(one, lambda p: p.kill())
-    psutil.wait_procs(left, _STOP_SECONDS)
+def _end(processes: list[psutil.Popen], *ways: Callable[[psutil.Process], None]) -> None:
+    """Ends processes and their families in the first of these ways, and those that do not listen in the next."""
+    left = _family(processes)
+    for end in ways:
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                end(process)
+        _, left = psutil.wait_procs(left, _STOP_SECONDS)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -14,19 +12,6 @@ from fedloom.deploy.codec import LIMIT, Tree, bundle, decode, encode
 from fedloom.errors import ClientError, MessageError
 
 _PAUSE = 0.3  # seconds between two looks for replies
-
-
-@dataclass(frozen=True, eq=False)
-class Letter:
-    """What one node is sent."""
-
-    node: int
-    own: Tree
-    """For this node alone …"""
-    shared: RecordDict
-    """… and, encoded already, what others are sent too."""
-    kind: Literal["train", "evaluate", "query"] = "query"
-    group: str = ""
 
 
 class Link:
@@ -39,22 +24,9 @@ class Link:
         """The nodes that are there now."""
         return set(self.grid.get_node_ids())
 
-    def send(self, letters: Sequence[Letter], seconds: float) -> list[str | None]:
-        """Sends letters that may be answered for so many seconds; the numbers to ask for replies by.
-
-        None in the place of a number: that letter could not be sent.
-        """
-        messages = [
-            Message(
-                bundle(own=encode(letter.own), shared=letter.shared),
-                dst_node_id=letter.node,
-                message_type=letter.kind,
-                ttl=seconds,
-                group_id=letter.group,
-            )
-            for letter in letters
-        ]
-        return [number or None for number in self.grid.push_messages(messages)]
+    def send(self, letters: Sequence[Message]) -> list[str | None]:
+        """Sends letters; the numbers to ask for replies by, None for a letter that could not be sent."""
+        return [number or None for number in self.grid.push_messages(letters)] if letters else []
 
     def receive(
         self, numbers: Collection[str], limit: int = LIMIT, at_once: int = 1000
@@ -84,6 +56,17 @@ class Link:
     def pause(self) -> None:
         """Lets some time pass before the next look."""
         time.sleep(_PAUSE)
+
+
+def letter(
+    node: int, own: Tree, seconds: float, shared: RecordDict | None = None, kind: str = "query", group: str = ""
+) -> Message:
+    """What one node is sent: what is for it alone and, encoded already, what others are sent too.
+
+    It may be answered for so many seconds.
+    """
+    content = bundle(own=encode(own), shared=RecordDict() if shared is None else shared)
+    return Message(content, dst_node_id=node, message_type=kind, ttl=seconds, group_id=group)
 
 
 def _read(message: Message, limit: int) -> Tree | ClientError:

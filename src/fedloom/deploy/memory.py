@@ -23,24 +23,37 @@ from fedloom.types import Memory
 _RUNS_KEPT = 4  # memories of earlier runs that stay on a node
 
 
-@dataclass(frozen=True, eq=False)
-class Version:
-    """A memory, and the turn whose acceptance made it the client's."""
-
-    turn: int
-    memory: Memory
+Memories = dict[str, Memory]
+"""A client's memories, by the turns whose acceptance made them the client's."""
 
 
 class Keeper(ABC):
-    """Where a node keeps its memories."""
+    """The memory of one client, with the right to take back what the server did not accept, or has forgotten."""
 
     @abstractmethod
-    def read(self) -> list[Version]:
+    def read(self) -> Memories:
         """What was kept."""
 
     @abstractmethod
-    def write(self, versions: list[Version]) -> None:
+    def write(self, memories: Memories) -> None:
         """Keep these in the place of what was kept, all or nothing."""
+
+    def recall(self, accepted: int | None) -> Memory | None:
+        """The memory after the turn that the server accepted last; None for a client of which it took nothing yet."""
+        if accepted is None:
+            return None
+        known = self.read()
+        if str(accepted) in known:
+            return known[str(accepted)]
+        raise ClientError(
+            f"the server goes on from turn {accepted}, but this node remembers {' and '.join(known) or 'none'}: its "
+            "memory was lost, or the run was set back; start a new run"
+        )
+
+    def offer(self, kept: Collection[int | None], turn: int, memory: Memory) -> None:
+        """Keeps the memory after a turn, beside those after the accepted and the saved one."""
+        turns = {*map(str, kept)} - {str(turn)}
+        self.write({old: known for old, known in self.read().items() if old in turns} | {str(turn): memory})
 
 
 @dataclass(frozen=True)
@@ -55,15 +68,13 @@ class FileKeeper(Keeper):
         """The file of this run."""
         return self.folder / f"memory-{self.run}.safetensors"
 
-    def read(self) -> list[Version]:
-        if not self.path.is_file():
-            return []
-        return [Version(int(turn), memory) for turn, memory in checkpoint.load(self.path).groups.items()]
+    def read(self) -> Memories:
+        return checkpoint.load(self.path).groups if self.path.is_file() else {}
 
-    def write(self, versions: list[Version]) -> None:
+    def write(self, memories: Memories) -> None:
         with guarded(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        checkpoint.save(self.path, {str(version.turn): version.memory for version in versions}, {})
+        checkpoint.save(self.path, memories, {})
         with guarded(self.folder):
             every = sorted(self.folder.glob("memory-*.safetensors"), key=lambda path: path.stat().st_mtime)
             for old in every[:-_RUNS_KEPT]:
@@ -76,35 +87,8 @@ class ContextKeeper(Keeper):
 
     state: RecordDict
 
-    def read(self) -> list[Version]:
-        saved = decode(self.state) if self.state else {}
-        return [Version(int(turn), memory) for turn, memory in saved.items()]
+    def read(self) -> Memories:
+        return decode(self.state) if self.state else {}
 
-    def write(self, versions: list[Version]) -> None:
-        for key, record in encode({str(version.turn): version.memory for version in versions}).items():
-            self.state[key] = record
-
-
-@dataclass(frozen=True, eq=False)
-class NodeMemory:
-    """The memory of one client, with the right to take back what the server did not accept, or has forgotten."""
-
-    keeper: Keeper
-
-    def recall(self, accepted: int | None) -> Memory | None:
-        """The memory after the turn that the server accepted last; None for a client of which it took nothing yet."""
-        if accepted is None:
-            return None
-        known = {version.turn: version.memory for version in self.keeper.read()}
-        if accepted in known:
-            return known[accepted]
-        turns = " and ".join(map(str, known)) or "none"
-        raise ClientError(
-            f"the server goes on from turn {accepted}, but this node remembers {turns}: its memory was lost, or the "
-            "run was set back; start a new run"
-        )
-
-    def offer(self, kept: Collection[int | None], turn: int, memory: Memory) -> None:
-        """Keeps the memory after a turn, beside those after the accepted and the saved one."""
-        old = [version for version in self.keeper.read() if version.turn in kept and version.turn != turn]
-        self.keeper.write([*old, Version(turn, memory)])
+    def write(self, memories: Memories) -> None:
+        self.state.update(encode(memories))

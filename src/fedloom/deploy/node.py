@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -14,11 +14,11 @@ from flwr.app import RecordDict
 from fedloom.deploy.apps import EXPERIMENT
 from fedloom.deploy.card import Card
 from fedloom.deploy.codec import Tree, encode, unbundle
-from fedloom.deploy.memory import ContextKeeper, FileKeeper, Keeper, NodeMemory
+from fedloom.deploy.memory import ContextKeeper, FileKeeper, Keeper
 from fedloom.deploy.rows import NodeConfig, alone, own_rows
 from fedloom.errors import ConfigError, FedloomError, MessageError
 from fedloom.execution import Worker, one_thread
-from fedloom.execution.work import Evaluate, Measure, Memories, Turn, read_tree
+from fedloom.execution.work import Evaluate, Evaluated, Measure, Measured, Memories, Turn, read_tree
 from fedloom.experiment import Experiment
 from fedloom.federation.data import FederatedData
 from fedloom.types import Message
@@ -41,6 +41,7 @@ class Node:
     folder: Path
     config: NodeConfig
     state: RecordDict
+    _workers: dict[int, Worker] = field(default_factory=dict, init=False)
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -77,21 +78,16 @@ class Node:
                 f"the server asks for what no node does ({error!r}); use the same fedloom everywhere"
             ) from None
         worker = self._worker(int(work.clients[0]))
-        if isinstance(work, Evaluate):
-            theta = shared.get(THETA)
-            work, shared = (work, shared) if theta is None else (replace(work, theta=theta), {})
-            found = replace(work, memory=self._recalled(work.memory, tree["run"])).done_by(worker, shared)
-            return {"values": found.values, "sums": found.sums, "counts": found.counts}
-        assert isinstance(work, Turn | Measure)
-        shared = worker.channel.take_down(shared)
-        work = replace(work, own=worker.channel.take_down(work.own, stacked=True))
+        if isinstance(work, Evaluate) and THETA in shared:
+            work, shared = replace(work, theta=shared[THETA]), {}
+        if isinstance(work, Turn | Measure):
+            shared = worker.channel.take_down(shared)
+            work = replace(work, own=worker.channel.take_down(work.own, stacked=True))
         if isinstance(work, Turn):
             return self._turn(worker, shared, work, tree["run"])
-        return {"values": replace(work, memory=self._recalled(work.memory, tree["run"])).done_by(worker, shared).values}
-
-    @cached_property
-    def _workers(self) -> dict[int, Worker]:
-        return {}
+        assert isinstance(work, Evaluate | Measure)
+        found = replace(work, memory=self._recalled(work.memory, tree["run"])).done_by(worker, shared)
+        return without_failures(found)
 
     def _worker(self, client: int) -> Worker:
         """What computes for a client of this number, which has the rows of this device."""
@@ -110,14 +106,14 @@ class Node:
             after = worker.settle(work.clients, work.turn, work.round, None, found, inbox)
             kept = {key: value[0].clone() for key, value in after.items()}
             turns = (_accepted(work.memory), _saved(work.memory))
-            NodeMemory(self._keeper(run)).offer(turns, work.turn, kept)
+            self._keeper(run).offer(turns, work.turn, kept)
         return {"wire": found.wire, "evaluations": found.evaluations, "figures": found.figures}
 
     def _recalled(self, memory: Memories | None, run: str) -> Memories | None:
         """The memory that the server's message refers to, as a worker wants it."""
         if memory is None:
             return None
-        own = NodeMemory(self._keeper(run)).recall(_accepted(memory))
+        own = self._keeper(run).recall(_accepted(memory))
         return Memories(torch.tensor([own is not None]), {key: value[None] for key, value in (own or {}).items()})
 
     def _keeper(self, run: str) -> Keeper:
@@ -129,6 +125,11 @@ class Node:
         if not isinstance(place, str):
             raise ConfigError(f"the node's state = {place!r} is no folder; start it with --node-config \"state='DIR'\"")
         return FileKeeper(Path(place), run)
+
+
+def without_failures(found: Evaluated | Measured) -> Tree:
+    """What was found, as it travels: a node that fails says so instead."""
+    return {name: part for name, part in vars(found).items() if name != "failures"}
 
 
 def _accepted(memory: Memories) -> int | None:

@@ -19,6 +19,7 @@ from fedloom.experiment import Experiment
 from fedloom.storage import toml
 from fedloom.storage.files import guarded
 from fedloom.storage.folder import HISTORY, SUMMARY
+from fedloom.storage.history import History
 
 _PAUSE = 0.5
 
@@ -61,8 +62,7 @@ def _followed(federation: Federation, run: int, out: Path, rounds: int, follow: 
     shown = -1
     while True:
         fault = federation.outcome(run)
-        for line in (out / HISTORY).read_bytes().splitlines(keepends=True) if (out / HISTORY).is_file() else ():
-            row = json.loads(line) if line.endswith(b"\n") else {"round": -1}
+        for row in History.read(out / HISTORY).rows if (out / HISTORY).is_file() else ():
             if row["round"] > shown:
                 shown = row["round"]
                 follow(row, rounds)

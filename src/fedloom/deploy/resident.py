@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from contextlib import suppress
-from multiprocessing.connection import Client, Listener
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
@@ -34,59 +33,54 @@ def answered(folder: Path, config: dict[str, Any], state: RecordDict, content: R
     """The reply of a node to a message: by its resident, or, if it has none, here."""
     if os.name == "posix" and isinstance(config.get("state"), str):
         with suppress(OSError, EOFError, ValueError, TypeError):
-            return unpack(_asked(folder, config, pack(content)))
+            return _asked(folder, config, content)
     from fedloom.deploy.node import Node
 
     return Node(folder, config, state).answer(content)
 
 
-def pack(content: RecordDict) -> bytes:
-    """Arrays and texts of a message as bytes; ValueError for other records."""
+def send(connection: Connection, content: RecordDict) -> None:
+    """Sends a message: its texts and what its arrays are like, then the bytes of each; ValueError for other records."""
     header: dict[str, Any] = {}
-    pieces: list[bytes] = []
+    arrays: list[Array] = []
     for name, record in content.items():
         if isinstance(record, ArrayRecord):
-            header[name] = [[key, a.dtype, list(a.shape), a.stype, len(a.data)] for key, a in record.items()]
-            pieces += [array.data for array in record.values()]
+            header[name] = [[key, array.dtype, array.shape, array.stype] for key, array in record.items()]
+            arrays += record.values()
         elif isinstance(record, ConfigRecord) and set(record) == {"json"} and isinstance(record["json"], str):
             header[name] = record["json"]
         else:
             raise ValueError(f"the record {name!r} is none of a message")
-    text = json.dumps(header).encode()
-    return b"".join((struct.pack("<Q", len(text)), text, *pieces))
+    connection.send_bytes(json.dumps(header).encode())
+    for array in arrays:
+        connection.send_bytes(array.data)
 
 
-def unpack(data: bytes) -> RecordDict:
-    """The message again."""
-    (length,) = struct.unpack_from("<Q", data)
-    header, at = json.loads(data[8 : 8 + length]), 8 + length
+def receive(connection: Connection) -> RecordDict:
+    """The message that the other end sends."""
     content = RecordDict()
-    for name, entry in header.items():
+    for name, entry in json.loads(connection.recv_bytes()).items():
         if isinstance(entry, str):
             content[name] = ConfigRecord({"json": entry})
-            continue
-        arrays = {}
-        for key, dtype, shape, stype, size in entry:
-            arrays[key] = Array(dtype=dtype, shape=tuple(shape), stype=stype, data=data[at : at + size])
-            at += size
-        content[name] = ArrayRecord(arrays)
+        else:
+            content[name] = ArrayRecord(
+                {key: Array(dtype, tuple(shape), stype, connection.recv_bytes()) for key, dtype, shape, stype in entry}
+            )
     return content
 
 
-def _asked(folder: Path, config: dict[str, Any], data: bytes) -> bytes:
+def _asked(folder: Path, config: dict[str, Any], content: RecordDict) -> RecordDict:
     """The answer of the resident, which is started if there is none yet; OSError when it cannot be."""
     words = [str(folder), json.dumps(config, sort_keys=True), str(os.getppid())]
     path = _place() / f"{hashlib.sha256(json.dumps([*words, sys.executable]).encode()).hexdigest()[:24]}.sock"
-    with suppress(OSError), Client(str(path), "AF_UNIX") as connection:
-        connection.send_bytes(data)
-        return connection.recv_bytes()
     command = [sys.executable, "-m", "fedloom.deploy.resident", str(path), *words]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    process: subprocess.Popen[bytes] | None = None
     until = time.monotonic() + _START_SECONDS
-    while process.poll() is None and time.monotonic() < until:
+    while (process is None or process.poll() is None) and time.monotonic() < until:
         with suppress(FileNotFoundError, ConnectionRefusedError), Client(str(path), "AF_UNIX") as connection:
-            connection.send_bytes(data)
-            return connection.recv_bytes()
+            send(connection, content)
+            return receive(connection)
+        process = process or subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         time.sleep(_PAUSE)
     raise OSError("the node's own process does not start")
 
@@ -112,13 +106,13 @@ def stay(path: str, folder: str, config: str, parent: str) -> None:
     with Listener(path, "AF_UNIX") as listener:
         while True:
             with suppress(OSError, EOFError), listener.accept() as connection:
-                content = unpack(connection.recv_bytes())
+                content = receive(connection)
                 asked[0] = float("inf")
                 if asks_who(content):  # a run begins: what was loaded for an earlier one may have changed
                     node = Node(Path(folder), json.loads(config), RecordDict())
-                reply = pack(node.answer(content))
+                reply = node.answer(content)
                 asked[0] = time.monotonic()
-                connection.send_bytes(reply)
+                send(connection, reply)
 
 
 def _watch(path: str, parent: int, asked: list[float]) -> None:

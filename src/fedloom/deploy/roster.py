@@ -9,11 +9,9 @@ import time
 import uuid
 from pathlib import Path
 
-from flwr.app import RecordDict
-
 from fedloom.deploy.card import Card, described
 from fedloom.deploy.codec import Tree
-from fedloom.deploy.link import Letter, Link
+from fedloom.deploy.link import Link, letter
 from fedloom.deploy.node import HELLO
 from fedloom.errors import ClientError, ConfigError, FedloomError, RunError
 from fedloom.federation.data import SOURCE, FederatedData
@@ -93,8 +91,8 @@ class Roster:
             for node in sorted(self.link.nodes() - known)
             if node not in self._asked or now - self._asked[node][1] > _HELLO_SECONDS
         ]
-        letters = [Letter(node, {"function": HELLO}, RecordDict()) for node in new]
-        for node, number in zip(new, self.link.send(letters, _HELLO_SECONDS) if letters else (), strict=True):
+        letters = [letter(node, {"function": HELLO}, _HELLO_SECONDS) for node in new]
+        for node, number in zip(new, self.link.send(letters), strict=True):
             if number is not None:
                 self._asked[node] = (number, now)
         asked = {number: node for node, (number, _) in self._asked.items()}

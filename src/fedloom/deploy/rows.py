@@ -45,20 +45,13 @@ def alone(data: FederatedData, client: int, place: int) -> FederatedData:
     owned = {name: split[client] for name, split in data.splits.items()}
     rows, every = torch.unique(torch.cat(list(owned.values())), return_inverse=True)
     parts = torch.split(every, [len(part) for part in owned.values()])
-    splits = {}
-    for name, part in zip(owned, parts, strict=True):
-        offsets = torch.zeros(place + 2, dtype=torch.int64)
-        offsets[-1] = len(part)
-        splits[name] = Ragged(offsets, part)
-    roles = None
-    if data.roles is not None:
-        roles = torch.full((place + 1,), int(data.roles[client]), dtype=data.roles.dtype)
+    before = [0] * (place + 1)
     return replace(
         data,
         x=data.x[rows],
         y=data.y[rows],
-        splits=splits,
-        roles=roles,
+        splits={name: Ragged(torch.tensor([*before, len(p)]), p) for name, p in zip(owned, parts, strict=True)},
+        roles=None if data.roles is None else data.roles[client].repeat(place + 1),
         names=("",) * place + (data.label(client),),
         time=None if data.time is None else data.time[rows],
         x_scale=None if data.x_scale is None else data.x_scale.of(client),

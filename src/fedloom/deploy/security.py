@@ -6,8 +6,8 @@ import datetime
 import ipaddress
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -23,36 +23,22 @@ _PEM = serialization.Encoding.PEM
 _EARLIER = datetime.timedelta(hours=1)  # clocks differ
 
 
-@dataclass(frozen=True)
-class Certificates:
+class Certificates(NamedTuple):
     """The files of a certificate authority of our own and of the server's certificate that it signed."""
 
-    folder: Path
-
-    @property
-    def authority(self) -> Path:
-        """What everybody who is to trust the server needs; it is no secret."""
-        return self.folder / "ca.crt"
-
-    @property
-    def certificate(self) -> Path:
-        """The server's certificate."""
-        return self.folder / "server.pem"
-
-    @property
-    def key(self) -> Path:
-        """The server's secret."""
-        return self.folder / "server.key"
-
-    @property
-    def authority_key(self) -> Path:
-        """With this secret more servers can be signed; it belongs on no server and on no node."""
-        return self.folder / "ca.key"
+    authority: Path
+    """What everybody who is to trust the server needs; it is no secret."""
+    certificate: Path
+    """The server's certificate."""
+    key: Path
+    """The server's secret."""
+    authority_key: Path
+    """With this secret more servers can be signed; it belongs on no server and on no node."""
 
 
 def make_certificates(folder: Path, hosts: Sequence[str] = ()) -> Certificates:
     """An authority, and a certificate for a server that is called by these names or addresses, or on this machine."""
-    made = Certificates(folder)
+    made = Certificates(*(folder / name for name in ("ca.crt", "server.pem", "server.key", "ca.key")))
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fedloom authority")])
     now = datetime.datetime.now(datetime.UTC)

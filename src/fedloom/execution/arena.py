@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fedloom.errors import RunError
-from fedloom.execution.trees import mapped, tensors
+from fedloom.execution.room import reserved
+from fedloom.execution.trees import mapped
 
 _ALIGN = 64
 _LEAST = 1 << 20
@@ -35,13 +36,25 @@ class Outbox:
     def __init__(self) -> None:
         self.memory: mmap.mmap | None = None
         self.path: Path | None = None
-        self.used = 0
 
     def pack(self, value: Any) -> Any:
         """The value without its tensors, for ``Inbox.unpack``; valid until the next ``pack``."""
-        self._reserve(sum(map(_size, tensors(value))))
-        self.used = 0
-        return (str(self.path or ""), mapped(value, self._place))
+        used, placed = 0, list[tuple[Note, Tensor]]()
+
+        def noted(part: Any) -> Any:
+            nonlocal used
+            if not isinstance(part, Tensor):
+                return part
+            placed.append((Note(used, part.dtype, tuple(part.shape)), part.detach()))
+            used += -(-part.nbytes // _ALIGN) * _ALIGN
+            return placed[-1][0]
+
+        packed = mapped(value, noted)
+        self._reserve(used)
+        for note, tensor in placed:
+            if tensor.numel():
+                _view(self.memory, note).copy_(tensor)
+        return (str(self.path or ""), packed)
 
     def close(self) -> None:
         """Forget the memory; the kernel frees it once nobody looks at it any more."""
@@ -57,11 +70,7 @@ class Outbox:
         handle, name = tempfile.mkstemp(prefix="fedloom-", dir=shared_folder())
         self.path = Path(name)
         try:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(handle, 0, size)  # an error now, instead of a bus error at the first write
-            else:
-                os.ftruncate(handle, size)
-            self.memory = mmap.mmap(handle, size)
+            self.memory = reserved(handle, size)
         except OSError as error:
             self.close()
             raise RunError(
@@ -70,15 +79,6 @@ class Outbox:
             ) from error
         finally:
             os.close(handle)
-
-    def _place(self, value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        note = Note(self.used, value.dtype, tuple(value.shape))
-        if value.numel():
-            _view(self.memory, note).copy_(value.detach())
-        self.used += _size(value)
-        return note
 
 
 class Inbox:
@@ -116,7 +116,3 @@ def _view(memory: mmap.mmap | None, note: Note) -> Tensor:
     assert memory is not None  # whoever wrote the note reserved it
     flat = torch.frombuffer(memory, dtype=note.dtype, count=math.prod(note.shape), offset=note.offset)
     return flat.view(note.shape)
-
-
-def _size(tensor: Tensor) -> int:
-    return -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN

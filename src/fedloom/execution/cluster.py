@@ -16,11 +16,11 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedloom.errors import ConfigError, RunError
+from fedloom.storage.tensors import Bytes, from_bytes, to_bytes
 
 _CONNECT_SECONDS = 5.0  # for an answer of the cluster's address
 _LOOK_SECONDS = 2.0  # between two looks whether the cluster is still there
@@ -28,7 +28,7 @@ _GONE_SECONDS = 20.0  # after which a cluster whose head does not answer is gone
 _TEMPORARY = 20  # letters of a temporary folder below which Ray can still name its sockets
 
 Place = tuple[str, int]
-Parts = tuple[np.ndarray[Any, Any], torch.dtype, tuple[int, ...]]
+Parts = tuple[Bytes, torch.dtype, tuple[int, ...]]
 
 
 class Cluster:
@@ -185,23 +185,19 @@ def refuse_unreachable(address: str) -> None:
 
 def send_tensors_as_bytes() -> None:
     """Tell Ray, in this process, to place tensors without pickling them and to read them in place."""
-    library().util.register_serializer(Tensor, serializer=bytes_of, deserializer=tensor_of)
+    library().util.register_serializer(Tensor, serializer=parts_of, deserializer=tensor_of)
 
 
-def bytes_of(tensor: Tensor) -> Parts:
+def parts_of(tensor: Tensor) -> Parts:
     """A tensor as an array of bytes, its type and its shape."""
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    return flat.numpy(), tensor.dtype, tuple(tensor.shape)
+    return to_bytes(tensor), tensor.dtype, tuple(tensor.shape)
 
 
 def tensor_of(parts: Parts) -> Tensor:
     """The tensor again, without a copy."""
-    flat, dtype, shape = parts
-    if len(flat) == 0:
-        return torch.empty(shape, dtype=dtype)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given buffer is not writable")  # nobody does: see ``copied``
-        return torch.frombuffer(flat, dtype=dtype).view(shape)
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nobody does: ``copied``
+        return from_bytes(*parts)
 
 
 def first_line(error: Exception) -> str:

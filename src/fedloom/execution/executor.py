@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from fedloom.errors import ConfigError
 from fedloom.execution.room import Room
 from fedloom.execution.work import Work
 from fedloom.execution.worker import Worker
@@ -98,6 +99,14 @@ def settle_down() -> None:
     if hasattr(os, "sched_setscheduler"):
         with suppress(OSError):  # a wish, which a container may not grant
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def unsendable(where: str, error: Exception) -> ConfigError:
+    """What is said when pickle cannot take the problem to workers elsewhere."""
+    return ConfigError(
+        f"the model or the method cannot be sent to {where} ({error}); define it at the top level of a module that can "
+        "be imported, or use the executor 'serial'"
+    )
 
 
 class Serial(Executor):

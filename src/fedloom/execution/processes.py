@@ -15,10 +15,10 @@ from typing import Any
 
 import torch.multiprocessing
 
-from fedloom.errors import ConfigError, RunError
+from fedloom.errors import RunError
 from fedloom.execution.answers import answered, taken
 from fedloom.execution.arena import Inbox, Outbox, shared_folder
-from fedloom.execution.executor import Executor, settle_down
+from fedloom.execution.executor import Executor, settle_down, unsendable
 from fedloom.execution.work import Result, Work
 from fedloom.execution.worker import Worker
 from fedloom.types import Message
@@ -48,29 +48,28 @@ class Processes(Executor):
                     self.crew.append(_Process(context, worker))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             self.close()
-            raise ConfigError(
-                f"the model or the method cannot be sent to worker processes ({error}); define it at the top level of "
-                "a module that can be imported, or use the executor 'serial'"
-            ) from error
+            raise unsendable("worker processes", error) from error
 
     def map(self, shared: Message, works: Sequence[Work]) -> Iterator[tuple[int, Any]]:
         if not self.crew:
             raise RunError("the worker processes were ended (an error came first); start the run again, or resume it")
         waiting = list(enumerate(works))[::-1]
-        busy: dict[connection.Connection, tuple[_Process, int]] = {}
+        busy: dict[Any, tuple[_Process, int]] = {}
+
+        def hand_out(process: _Process, shared: Message | None) -> None:
+            number, work = waiting.pop()
+            process.send(shared, work)
+            busy[process.pipe] = (process, number)
+
         try:
             for process in self.crew[: len(works)]:
-                number, work = waiting.pop()
-                process.send(shared, work)
-                busy[process.pipe] = (process, number)
+                hand_out(process, shared)
             while busy:
                 for pipe in connection.wait(list(busy)):
-                    process, number = busy.pop(pipe)  # type: ignore[call-overload]
+                    process, number = busy.pop(pipe)
                     yield number, process.receive()
                     if waiting:
-                        following, work = waiting.pop()
-                        process.send(None, work)
-                        busy[process.pipe] = (process, following)
+                        hand_out(process, None)
         except BaseException:
             self.close()  # answers to an abandoned round must not be taken for those of the next
             raise

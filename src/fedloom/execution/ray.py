@@ -15,7 +15,7 @@ import torch
 from fedloom.errors import ConfigError, RunError
 from fedloom.execution.answers import Answer, answered, taken
 from fedloom.execution.cluster import Cluster, first_line, library, refuse_unreachable, send_tensors_as_bytes
-from fedloom.execution.executor import Executor, settle_down
+from fedloom.execution.executor import Executor, settle_down, unsendable
 from fedloom.execution.trees import copied
 from fedloom.execution.work import Work
 from fedloom.execution.worker import Worker
@@ -56,7 +56,10 @@ class Ray(Executor):
         self.check()
         try:
             self.cluster = Cluster(self.address, self.workers)
-            self.worker, self.placed = worker, _place(worker, self.cluster)
+            try:
+                self.worker, self.placed = worker, self.cluster.put(worker)
+            except (TypeError, AttributeError) as error:
+                raise unsendable("a cluster", error) from error
             self.actors, self.false_starts = self.cluster.actors(_Actor), 0
             for _ in range(self.workers or self.cluster.cpus()):
                 self._hire()
@@ -147,8 +150,12 @@ class _Round:
         while self.waiting or self.sent:
             self._hand_out()
             reference = self.cluster.first([*self.sent, *self.executor.coming], _START_SECONDS)
-            if reference is None:
-                self._insist()
+            if reference is None:  # for long: as it should be, unless nobody is at work
+                if not self.sent:
+                    raise RunError(
+                        "no worker of the cluster is left, and no other could start; the run can be resumed from its "
+                        "last checkpoint"
+                    )
             elif reference in self.executor.coming:
                 self.executor.welcome(reference)
             else:
@@ -195,14 +202,6 @@ class _Round:
             return None
         return ok, copied(found)
 
-    def _insist(self) -> None:
-        """Nothing came for long: that is as it should be, unless nobody is at work."""
-        if not self.sent:
-            raise RunError(
-                "no worker of the cluster is left, and no other could start; the run can be resumed from its last "
-                "checkpoint"
-            )
-
     def _too_often(self, number: int, error: Exception) -> RunError:
         data, clients = self.executor.worker.problem.data, self.works[number].clients.tolist()
         named = ", ".join(data.label(client) for client in clients[:_SHOWN])
@@ -234,17 +233,6 @@ class _Actor:
     def work(self, shared: Message, work: Work) -> Answer:
         """The work of a stack; what it gets is its own, so that methods may write to it."""
         return answered(lambda: copied(work).done_by(self.worker, copied(shared)))
-
-
-def _place(worker: Worker, cluster: Cluster) -> Any:
-    """Put the problem where every node will fetch it from, once."""
-    try:
-        return cluster.put(worker)
-    except (TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"the model or the method cannot be sent to a cluster ({error}); define it at the top level of a module "
-            "that can be imported, or use the executor 'serial'"
-        ) from error
 
 
 def _refuse_other(versions: dict[str, str]) -> None:

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class HandedOver:
+    """A dataclass whose parts are handed over one by one, like those of a dict."""
+
+
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """The same structure with another thing in the place of each thing that is no dict, tuple or dataclass."""
+    """The same structure with another thing in the place of each thing that is none of these."""
     if isinstance(value, dict):
         return {key: mapped(part, leaf) for key, part in value.items()}
     if isinstance(value, tuple):
         return tuple(mapped(part, leaf) for part in value)
-    if dataclasses.is_dataclass(value) and hasattr(type(value), "handed_over"):
-        return dataclasses.replace(
-            value, **{f.name: mapped(getattr(value, f.name), leaf) for f in dataclasses.fields(value)}
-        )  # type: ignore[type-var]
+    if isinstance(value, HandedOver):
+        return replace(value, **{name: mapped(part, leaf) for name, part in vars(value).items()})
     return leaf(value)
-
-
-def tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors in a structure."""
-    found: list[Tensor] = []
-    mapped(value, lambda part: found.append(part) if isinstance(part, Tensor) else None)
-    return iter(found)
 
 
 def copied(value: Any) -> Any:

@@ -6,7 +6,6 @@ client, and a fleet of real devices does the work of each client on its own node
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedloom.execution.trees import HandedOver
 from fedloom.federation.ragged import Ints, Window
 from fedloom.types import Memory, Message, State, Vector
 
@@ -26,31 +26,32 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 
-class Rows:
-    """Something that has a row for each client of a stack, in every field that is not ``common`` to all."""
+@dataclass(frozen=True, eq=False)
+class Rows(HandedOver):
+    """Something that has a row for each client of a stack; numbers, words and what is ``common`` are for all of it."""
 
-    handed_over: ClassVar[bool] = True
     common: ClassVar[tuple[str, ...]] = ()
 
     def one(self, i: int) -> Self:
         """The same for the i-th client of the stack alone."""
-        names = [f.name for f in dataclasses.fields(self) if f.name not in self.common]  # type: ignore[arg-type]
-        return replace(self, **{name: _row(getattr(self, name), i) for name in names})  # type: ignore[type-var]
+        return replace(self, **{name: _row(part, i) for name, part in vars(self).items() if name not in self.common})
 
 
 def _row(value: Any, i: int) -> Any:
-    if value is None:
-        return None
     if isinstance(value, Rows):
         return value.one(i)
     if isinstance(value, dict):
         return {key: _row(part, i) for key, part in value.items()}
-    return tuple(_row(part, i) for part in value) if isinstance(value, tuple) else value[i : i + 1]
+    if isinstance(value, tuple):
+        return tuple(_row(part, i) for part in value)
+    return value[i : i + 1] if isinstance(value, Tensor | np.ndarray) else value
 
 
 @dataclass(frozen=True, eq=False)
 class Memories(Rows):
     """What the clients of a stack remember, as columns of those that are known; the others come for the first time."""
+
+    common = ("columns",)
 
     known: Tensor
     columns: Memory = field(default_factory=dict)
@@ -62,8 +63,7 @@ class Memories(Rows):
     def one(self, i: int) -> Memories:
         at = int(self.known[:i].sum())
         columns = {key: value[at : at + int(self.known[i])] for key, value in self.columns.items()}
-        saved, moved = _row(self.saved, i), _row(self.moved, i)
-        return Memories(self.known[i : i + 1], columns, saved, moved)
+        return replace(super().one(i), columns=columns)
 
     def with_new(self, made: Memory) -> Memory:
         """The memory of all, ``made`` being that of the clients that come for the first time."""
@@ -71,23 +71,24 @@ class Memories(Rows):
             return dict(self.columns)
         if not bool(self.known.any()):
             return made
-        return {key: _merged(self.columns[key], value, self.known) for key, value in made.items()}
+        places = [self.known, ~self.known]
+        return {key: _filled(len(self.known), places, [self.columns[key], new]) for key, new in made.items()}
 
 
-def _merged(old: Tensor, new: Tensor, known: Tensor) -> Tensor:
-    """One column of the known clients' rows and of the others', filled up with zeros to the longer of both."""
-    width = () if old.dim() == 1 else (max(old.shape[1], new.shape[1]),)
-    column = old.new_zeros(len(known), *width, *old.shape[2:])
-    for rows, part in ((known, old), (~known, new)):
-        if width and part.shape[1] < width[0]:
-            part = torch.cat([part, part.new_zeros(len(part), width[0] - part.shape[1], *part.shape[2:])], 1)
-        column[rows] = part
+def _filled(rows: int, places: Sequence[Any], parts: Sequence[Tensor]) -> Tensor:
+    """A column with these parts at their places, each filled up with zeros to the longest."""
+    widths = (max(lengths) for lengths in zip(*(part.shape[1:] for part in parts), strict=True))
+    column = parts[0].new_zeros(rows, *widths)
+    for place, part in zip(places, parts, strict=True):
+        column[(place, *map(slice, part.shape[1:]))] = part
     return column
 
 
 @dataclass(frozen=True, eq=False)
 class Test(Rows):
     """Rows that came since clients trained last, and the model to evaluate them by before they are trained on."""
+
+    common = ("theta", "state")
 
     window: Window
     theta: Vector | None = None
@@ -96,14 +97,15 @@ class Test(Rows):
 
     def one(self, i: int) -> Test:
         theta = self.theta if self.theta is None or self.theta.dim() == 1 else self.theta[i : i + 1]
-        return replace(self, window=_row(self.window, i), theta=theta)
+        return replace(super().one(i), theta=theta)
 
 
 @dataclass(frozen=True, eq=False)
 class Work(Rows, ABC):
     """What the clients of a stack are to do, in a round."""
 
-    common: ClassVar[tuple[str, ...]] = ("round",)
+    kind: ClassVar[str]
+    """The word that stands for it in a message."""
 
     clients: Ints
     round: int
@@ -112,23 +114,12 @@ class Work(Rows, ABC):
     def done_by(self, worker: Worker, shared: Message) -> Result:
         """The result; ``shared`` is what all stacks are given."""
 
-    @staticmethod
-    @abstractmethod
-    def joined(alone: Sequence[Any], like: Any) -> Any:
-        """Results of single clients as that of a stack; who has none (None) counts for nothing. ``like`` is one of
-        another stack, for one in which nobody has any."""
-
-
-@dataclass(frozen=True, eq=False)
-class Result(Rows):
-    """What came of the work of a stack."""
-
 
 @dataclass(frozen=True, eq=False)
 class Turn(Work):
     """A turn of the clients: with a server, what they do in a round between the message they fetch and their reply."""
 
-    common = ("round", "turn", "drop", "wire")
+    kind = "turn"
 
     turn: int
     """Which numbers they draw; no client has two turns of one number."""
@@ -148,19 +139,13 @@ class Turn(Work):
     def done_by(self, worker: Worker, shared: Message) -> Trained:
         return worker.turn(shared, self)
 
-    @staticmethod
-    def joined(alone: Sequence[Trained | None], like: Trained | None = None) -> Trained:
-        return Trained.joined(alone)
-
 
 @dataclass(frozen=True, eq=False)
 class Evaluate(Work):
     """The evaluation of the models that clients would use."""
 
-    common = (
-        *("round", "split", "model", "metrics", "theta", "reference"),
-        *("adapt_split", "adapt_steps", "adapt_lr"),
-    )
+    kind = "evaluate"
+    common = ("theta", "reference")
 
     split: str
     model: str = "global"
@@ -177,21 +162,12 @@ class Evaluate(Work):
     def done_by(self, worker: Worker, shared: State) -> Evaluated:
         return worker.evaluate(shared, self)
 
-    @staticmethod
-    def joined(alone: Sequence[Evaluated | None], like: Evaluated) -> Evaluated:
-        there = [result for result in alone if result is not None]
-        return Evaluated(
-            values=_column(alone, like, "values", torch.nan),
-            counts=torch.cat([torch.zeros_like(like.counts) if one is None else one.counts for one in alone]),
-            sums={
-                name: sum((r.sums[name] for r in there), torch.zeros_like(value)) for name, value in like.sums.items()
-            },
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class Measure(Work):
     """What the method wants measured on clients."""
+
+    kind = "measure"
 
     own: Message = field(default_factory=dict)
     memory: Memories | None = None
@@ -200,24 +176,28 @@ class Measure(Work):
     def done_by(self, worker: Worker, shared: Message) -> Measured:
         return worker.measure(shared, self)
 
+
+@dataclass(frozen=True, eq=False)
+class Result(HandedOver, ABC):
+    """What came of the work of a stack."""
+
+    failures: tuple[str, ...] = field(default=(), kw_only=True)
+    """Why clients have no part in it."""
+
+    def failing(self, failures: Sequence[str]) -> Self:
+        """The same, with further reasons why clients failed."""
+        return replace(self, failures=(*self.failures, *failures))
+
     @staticmethod
-    def joined(alone: Sequence[Measured | None], like: Measured) -> Measured:
-        return Measured(_column(alone, like, "values", torch.nan))
-
-
-def _column(alone: Sequence[Any], like: Any, part: str, unknown: float) -> dict[str, Tensor]:
-    """The tensors of single clients' results one below the other, with an unknown value for those who have none."""
-    return {
-        name: torch.cat([torch.full_like(blank, unknown) if one is None else getattr(one, part)[name] for one in alone])
-        for name, blank in getattr(like, part).items()
-    }
+    @abstractmethod
+    def joined(alone: Sequence[Any], like: Any) -> Any:
+        """Results of single clients as that of a stack; who has none (None) counts for nothing. ``like`` is one of
+        another stack, for one in which nobody has any."""
 
 
 @dataclass(frozen=True, eq=False)
-class Tested:
+class Tested(HandedOver):
     """What models said of new rows, one client's after the other's, and the labels."""
-
-    handed_over: ClassVar[bool] = True
 
     counts: Tensor
     out: Tensor
@@ -238,27 +218,24 @@ class Trained(Result):
     figures: dict[str, Tensor] = field(default_factory=dict)
     """What the channel has to say of each reply."""
     tested: Tested | None = None
-    failures: tuple[str, ...] = ()
     wire: Message | None = None
 
-    def failing(self, failures: Sequence[str]) -> Trained:
-        """The same, with the reasons why clients failed."""
-        return replace(self, failures=(*self.failures, *failures))
-
     @staticmethod
-    def joined(alone: Sequence[Trained | None]) -> Trained:
-        """Results of single clients as that of a stack; who has none is marked as not finite."""
+    def joined(alone: Sequence[Trained | None], like: Trained | None = None) -> Trained:
+        """Who has none is marked as not finite."""
         found = [result for result in alone if result is not None]
         good = torch.tensor([result is not None for result in alone])
+        places = [slice(i, i + 1) for i, result in enumerate(alone) if result is not None]
 
         def columns(part: str) -> dict[str, Tensor]:
-            return {key: _filled([getattr(r, part)[key][0] for r in found], good) for key in getattr(found[0], part)}
+            parts: list[dict[str, Tensor]] = [getattr(result, part) for result in found]
+            return {key: _filled(len(alone), places, [own[key] for own in parts]) for key in parts[0]}
 
         finite, evaluations = torch.zeros(len(alone), dtype=torch.bool), np.zeros(len(alone), dtype=np.int64)
         if not found:
             return Trained({}, {}, 0, evaluations, finite)
-        finite[good] = torch.tensor([bool(result.finite[0]) for result in found])
-        evaluations[good.numpy()] = [result.evaluations[0] for result in found]
+        finite[good] = torch.cat([result.finite for result in found])
+        evaluations[good.numpy()] = np.concatenate([result.evaluations for result in found])
         tested = None
         if found[0].tested is not None:
             parts = [result.tested for result in found if result.tested is not None]
@@ -269,14 +246,6 @@ class Trained(Result):
         return Trained(columns("sent"), columns("memory"), size, evaluations, finite, columns("figures"), tested)
 
 
-def _filled(rows: list[Tensor], places: Tensor) -> Tensor:
-    """Rows of unequal length at their places in a column, filled up with zeros."""
-    whole = rows[0].new_zeros(len(places), *(max(row.shape[d] for row in rows) for d in range(rows[0].dim())))
-    for at, row in zip(torch.nonzero(places).flatten().tolist(), rows, strict=True):
-        whole[(at, *(slice(0, length) for length in row.shape))] = row
-    return whole
-
-
 @dataclass(frozen=True, eq=False)
 class Evaluated(Result):
     """Each metric for each client; what its counts sum to over the clients; and how many rows each has."""
@@ -284,7 +253,13 @@ class Evaluated(Result):
     values: dict[str, Tensor]
     sums: dict[str, Tensor]
     counts: Tensor
-    failures: tuple[str, ...] = ()
+
+    @staticmethod
+    def joined(alone: Sequence[Evaluated | None], like: Evaluated) -> Evaluated:
+        there = [result for result in alone if result is not None]
+        sums = {key: sum((one.sums[key] for one in there), torch.zeros_like(like.sums[key])) for key in like.sums}
+        counts = [torch.zeros_like(like.counts) if one is None else one.counts for one in alone]
+        return Evaluated(_column(alone, like), sums, torch.cat(counts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,33 +267,37 @@ class Measured(Result):
     """What was measured on each client."""
 
     values: dict[str, Tensor]
-    failures: tuple[str, ...] = ()
+
+    @staticmethod
+    def joined(alone: Sequence[Measured | None], like: Measured) -> Measured:
+        return Measured(_column(alone, like))
 
 
-KINDS: dict[str, type[Work]] = {"turn": Turn, "evaluate": Evaluate, "measure": Measure}
-"""What a worker can be asked for, by the word that stands for it in a message."""
+def _column(alone: Sequence[Any], like: Any) -> dict[str, Tensor]:
+    """The values of single clients one below the other; those of who has none are not known (nan)."""
+    return {
+        name: torch.cat([torch.full_like(blank, torch.nan) if one is None else one.values[name] for one in alone])
+        for name, blank in like.values.items()
+    }
 
 
-def kind_of(work: Work) -> str:
-    """The word for a work."""
-    return next(word for word, kind in KINDS.items() if type(work) is kind)
+_KINDS: dict[str, type[Work]] = {work.kind: work for work in (Turn, Evaluate, Measure)}
 
 
 def as_tree(work: Work) -> dict[str, Any]:
     """A work for a message: a dict of tensors, arrays, numbers and words, in dicts."""
-    return {"kind": kind_of(work), **_tree(work)}
+    return {"kind": work.kind, **_tree(work)}
 
 
 def _tree(value: Any) -> Any:
     if isinstance(value, Rows):
-        parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}  # type: ignore[arg-type]
-        return {name: _tree(part) for name, part in parts.items() if part is not None}
+        return {name: _tree(part) for name, part in vars(value).items() if part is not None}
     return value
 
 
 def read_tree(tree: dict[str, Any]) -> Work:
     """The work in a message; KeyError, TypeError or ValueError when it is none."""
-    kind = KINDS[tree["kind"]]
+    kind = _KINDS[tree["kind"]]
     parts = {name: value for name, value in tree.items() if name != "kind"}
     if "memory" in parts:
         parts["memory"] = Memories(**parts["memory"])

@@ -45,29 +45,32 @@ class Worker:
         count = len(work.clients)
         try:
             return self._turn(shared, work)
-        except _Fault as fault:
+        except ClientError:
             if count == 1 and not work.drop:
-                raise self._named(fault, work) from fault.__cause__
+                raise
         alone: list[Trained | None] = []
         failures: list[str] = []
         for own in map(work.one, range(count)):
             try:
                 alone.append(self._turn(shared, own))
-            except _Fault as fault:
+            except ClientError as fault:
                 if not work.drop:
-                    raise self._named(fault, own) from fault.__cause__
+                    raise
                 alone.append(None)
-                failures.append(str(self._named(fault, own)))
-        return Turn.joined(alone).failing(failures)
+                failures.append(str(fault))
+        return Trained.joined(alone).failing(failures)
 
     def _turn(self, shared: Message, work: Turn) -> Trained:
+        """The turn, or a ClientError that names the first client of the stack and the local step."""
         draw = Draw(self.seed, work.turn)
         how = {"effort": work.effort, "budget": work.budget, "delay": work.delay}
         client = self.problem.client(work.clients, draw, **how, round=work.round, window=work.window)
         try:
             return self._trained(client, {**shared, **work.own}, work)
         except Exception as error:
-            raise _Fault(client.step) from error
+            label = self.problem.data.label(int(work.clients[0]))
+            where = f"round {work.round + 1}" + (f", local step {client.step}" if client.step else "")
+            raise ClientError(f"client {label} failed in {where}: {type(error).__name__}: {error}") from error
 
     def _trained(self, client: Client, received: Message, work: Turn) -> Trained:
         before = self._memory(client, received, work.own, work.memory)
@@ -119,11 +122,6 @@ class Worker:
         fresh = self.problem.client(client.clients, client.draw, window=test.window)
         predictions = self._predict(fresh, theta, "train")
         return Tested(predictions.counts, predictions.out, predictions.y)
-
-    def _named(self, fault: _Fault, work: Turn) -> ClientError:
-        label, error = self.problem.data.label(int(work.clients[0])), fault.__cause__
-        where = f"round {work.round + 1}" + (f", local step {fault.step}" if fault.step else "")
-        return ClientError(f"client {label} failed in {where}: {type(error).__name__}: {error}")
 
     def evaluate(self, shared: State, work: Evaluate) -> Evaluated:
         """Each metric for each client of the stack, with the server's model, the client's own, or an adapted one."""
@@ -215,14 +213,6 @@ class Worker:
             own = torch.split(rows, counts.tolist())
             parts = [self.problem.model(one, x[part]) for one, part in zip(theta, own, strict=True) if len(part)]
         return torch.cat(parts) if parts else x.new_zeros(0, self.problem.data.outputs)
-
-
-class _Fault(Exception):
-    """A turn that failed, and the local step at which it did."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self.step = step
 
 
 def _check_shapes(reply: Message, clients: int) -> None:

@@ -11,8 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedloom.deploy import spool as module
-from fedloom.deploy.spool import Spool
 from fedloom.errors import RunError
 from fedloom.execution.room import Room
 from fedloom.federation.replies import Replies
@@ -32,12 +30,12 @@ def test_what_exceeds_the_memory_is_in_files_without_names_that_vanish_with_the_
     folder = tmp_path / "spooled"
     folder.mkdir()
     like = torch.zeros(1, 1000)
-    spool = Spool(folder, memory=3 * 4000)
-    held, on_disk = spool.column(3, like), spool.column(3, like)
+    room = Room(folder, memory=3 * 4000)
+    held, on_disk = room.column(3, like), room.column(3, like)
     assert held.shape == on_disk.shape == (3, 1000)
     assert mapped() >= on_disk.nbytes
     assert os.listdir(folder) == []
-    del spool, on_disk
+    del room, on_disk
     gc.collect()
     assert mapped() == 0
 
@@ -54,7 +52,7 @@ def test_columns_on_the_disk_hold_what_columns_in_memory_hold(
     values = torch.randint(0, 2, (rows, width), generator=torch.Generator().manual_seed(rows)).to(kind)
     kept = torch.tensor(sorted(data.draw(st.sets(st.integers(0, rows - 1), min_size=1))))
     found = []
-    for room in (Room(), Spool(Path("."), memory=0)):
+    for room in (Room(), Room(memory=0)):
         column = room.column(rows, values)
         for at in data.draw(st.permutations(range(rows))):
             column[at] = values[at]
@@ -67,11 +65,11 @@ def test_columns_on_the_disk_hold_what_columns_in_memory_hold(
 
 def test_sums_of_replies_on_the_disk_are_the_same_in_every_bit(tmp_path: Path) -> None:
     values = torch.randn(3, 9 << 20, generator=torch.Generator().manual_seed(1))  # a block of a sum is one row
-    spool = Spool(tmp_path, memory=0)
-    column = spool.column(3, values)
+    room = Room(tmp_path, memory=0)
+    column = room.column(3, values)
     column.copy_(values)
     clients = torch.arange(3)
-    ours = Replies.of(clients, {"dx": column}, rest=spool.rest)
+    ours = Replies.of(clients, {"dx": column}, rest=room.rest)
     theirs = Replies.of(clients, {"dx": values})
     assert torch.equal(ours.mean("dx"), theirs.mean("dx"))
     assert torch.equal(ours.sum("dx"), theirs.sum("dx"))
@@ -81,6 +79,6 @@ def test_a_full_disk_is_an_error_before_any_reply_is_there(tmp_path: Path, monke
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(RunError, match="disk is full"):
-        Spool(tmp_path, memory=0).column(3, torch.zeros(1, 10))
+        Room(tmp_path, memory=0).column(3, torch.zeros(1, 10))
