@@ -104,10 +104,8 @@ class RunRecord:
 
     def clock(self, name: str) -> float | None:
         """A cumulative clock at the end, by its name in the history: bytes_up, simulated_seconds, …"""
-        value = number(self.summary.get(name))
-        if value is None and self.history:
-            value = number(self.history[-1].get(name))
-        return value
+        told = (number(row.get(name)) for row in (self.summary, *self.history[-1:]))
+        return next((value for value in told if value is not None), None)
 
 
 def section(table: dict[str, Any], key: str) -> dict[str, Any]:
@@ -127,6 +125,12 @@ def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value)
+
+
+def total(row: dict[str, Any], *clocks: str) -> float | None:
+    """The sum of some clocks in a row of the history; None where it lacks one."""
+    values = [number(row.get(clock)) for clock in clocks]
+    return None if None in values else sum(value for value in values if value is not None)
 
 
 def pick(statistics: dict[str, Any], statistic: str) -> float | None:
@@ -241,11 +245,16 @@ def _parse_toml(path: Path, text: str) -> dict[str, Any]:
 def _read_history(path: Path, *, complete: bool) -> tuple[dict[str, Any], ...]:
     """The rows in order of their rounds. A last line cut short by a kill is dropped unless the run had finished."""
     lines = (_read_text(path) or "").split("\n")
-    tail = lines.pop()
-    rows = [_parse_row(path, text, at) for at, text in enumerate(lines, 1) if text.strip()]
-    if tail.strip() and (complete or _is_json(tail)):
-        rows.append(_parse_row(path, tail, len(lines) + 1))
-    by_round = {row["round"]: row for row in rows}
+    by_round: dict[int, dict[str, Any]] = {}
+    for at, text in enumerate(lines, 1):
+        if text.strip():
+            try:
+                row = _parse_row(path, text, at)
+            except RunError:
+                if complete or at < len(lines):
+                    raise
+                break
+            by_round[row["round"]] = row
     return tuple(by_round[index] for index in sorted(by_round))
 
 
@@ -255,11 +264,3 @@ def _parse_row(path: Path, text: str, line: int) -> dict[str, Any]:
     if value is None or not math.isfinite(value) or value < 0 or value != int(value):
         raise RunError(f'{path}, line {line}: damaged: "round" is not a whole number. {_REMEDY}')
     return row
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
