@@ -171,6 +171,15 @@ def read_run(folder: str | Path) -> RunRecord:
     )
 
 
+def read_record(path: Path) -> dict[str, Any]:
+    """A JSON object that a comparison or a reproduction left; empty where there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def find_runs(paths: str | Path | Iterable[str | Path]) -> list[RunRecord]:
     """All runs of the given paths, each a run's folder or a folder that holds some at any depth, sorted by name."""
     given = [paths] if isinstance(paths, str | Path) else list(paths)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,8 +112,12 @@ def range_text(values: Sequence[float], kind: Kind = counted) -> str:
     return f"{low.removesuffix(f' {unit}')} – {high}" if unit else f"{low} – {high}"
 
 
-def path_text(path: Path) -> str:
-    """A path as a command would have it: relative where it lies below the working folder."""
+def command(*words: str | Path) -> str:
+    """A command of fedloom's, to be copied; paths below the working folder are relative to it."""
+    return shlex.join(["fedloom", *(_path_text(word) if isinstance(word, Path) else word for word in words)])
+
+
+def _path_text(path: Path) -> str:
     absolute, here = Path(os.path.abspath(path)), Path.cwd()
     return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
 
