@@ -44,6 +44,11 @@ class Again:
         )
 
 
+def resume_command(run: RunRecord) -> str:
+    """How to go on with a run that is not finished."""
+    return command("resume", run.folder) if run.repeatable else "train(…, out=…, resume=True)"
+
+
 def _fingerprint(run: RunRecord) -> dict[str, str]:
     keys = {"θ SHA-256": "theta_sha256", "fedloom": "fedloom", "Executor": "executor", "Stack": "stack"}
     return {

@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fedloom.report.again import resume_command
 from fedloom.report.data import data_name, data_text
 from fedloom.report.groups import Group, direction, every_run, mean_and_std, metric_names
 from fedloom.report.runs import RunRecord, section
-from fedloom.report.words import (
-    command,
-    lower_first,
-    name_text,
-    plain,
-    plural,
-    range_text,
-    sized,
-    spread_text,
-    text,
-    timed,
-)
+from fedloom.report.words import lower_first, name_text, plain, plural, range_text, sized, spread_text, text, timed
 
 _MOST_NOTICES = 6
 
@@ -129,19 +119,16 @@ def _evaluation(run: RunRecord) -> str:
     settings = section(run.config, "evaluation")
     if not settings:
         return ""
-    model, on, split = (
-        str(settings.get(key, usual)) for key, usual in (("model", "global"), ("on", "source"), ("split", "test"))
-    )
+    model, on = str(settings.get("model", "global")), settings.get("on", "source")
     who = "all clients" if on == "all" else f"the {on} clients"
     what = {"auto": "the method's own model", "personal": "each client's own model"}.get(model, f"the {model} model")
-    return f"Evaluated: {what}, on {who}, {split} split."
+    return f"Evaluated: {what}, on {who}, {settings.get('split', 'test')} split."
 
 
 def _unfinished(run: RunRecord) -> Notice:
     name = run.label if run.seed is None else f"{run.label}, seed {run.seed}"
     of = f" of {run.planned_rounds:,}" if run.planned_rounds else ""
-    resume = command("resume", run.folder) if run.repeatable else "train(…, out=…, resume=True)"
-    return Notice(f"{name} is not finished: round {run.rounds:,}{of}.", resume)
+    return Notice(f"{name} is not finished: round {run.rounds:,}{of}.", resume_command(run))
 
 
 def _metric_card(groups: Sequence[Group], metric: str, statistic: str, what: str) -> Card | None:

@@ -89,10 +89,8 @@ class RunRecord:
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of everything that was evaluated, the loss last; the first is the run's primary metric."""
-        names: dict[str, None] = dict.fromkeys(section(self.summary, "spread"))
-        for row in self.history:
-            names.update(dict.fromkeys(evaluations(row)))
-        return tuple(primary_first(names))
+        tables = (section(self.summary, "spread"), *map(evaluations, self.history))
+        return tuple(primary_first(dict.fromkeys(name for table in tables for name in table)))
 
     def final(self, metric: str, statistic: str = "weighted") -> float | None:
         """A metric at the end: from the summary, or from the last round that was evaluated."""

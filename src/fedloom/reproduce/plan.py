@@ -10,7 +10,7 @@ was published alone. An [[improvement]] compares rows, in percent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -224,20 +224,16 @@ class Cell:
 
     def experiment(self, seed: int, point: Point | None, overrides: Sequence[Override], shelf: Shelf) -> Runnable:
         """A repeat, with the values that were found best."""
-        return self._made(self.settings, seed, point, overrides, shelf)
-
-    def trial(self, seed: int, point: Point, overrides: Sequence[Override], shelf: Shelf) -> Runnable:
-        """A run that tries a point."""
-        return self._made(self.settings.overlaid(self.tuning), seed, point, overrides, shelf)
-
-    def _made(
-        self, settings: Settings, seed: int, point: Point | None, overrides: Sequence[Override], shelf: Shelf
-    ) -> Runnable:
-        settings = settings.copied()
+        settings = self.settings.copied()
         tuned = [Override(key, value, self.grid_place) for key, value in (point or {}).items()]
         for override in (*tuned, Override("seed", seed, f"seed {seed}"), *overrides):
             settings.set(override)
         return make_experiment(settings, shelf)
+
+    def trial(self, seed: int, point: Point, overrides: Sequence[Override], shelf: Shelf) -> Runnable:
+        """A run that tries a point."""
+        tried = replace(self, settings=self.settings.overlaid(self.tuning))
+        return tried.experiment(seed, point, overrides, shelf)
 
 
 @dataclass(frozen=True)

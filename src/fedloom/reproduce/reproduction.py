@@ -81,9 +81,10 @@ class Reproduction:
             total, met = len({place for cell in self.chosen for place in self._places(cell)}), set[Path]()
             for cell in self.chosen:
                 for job in self._jobs(cell):
-                    known = job.place in met  # a run that another cell has read already
+                    # A run that another cell has read already is not told of again.
+                    say = (lambda line: None) if job.place in met else tell
                     met.add(job.place)
-                    self._do(job, f"[{len(met)}/{total}] {job.title}", watch, _silent if known else tell)
+                    self._do(job, f"[{len(met)}/{total}] {job.title}", watch, say)
                     self.save()
         finally:
             held.release()
@@ -284,10 +285,6 @@ def essence_print(cell: Cell) -> str:
 
 def _digest(told: Any) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _silent(line: str) -> None:
-    """Tells nothing."""
 
 
 def _said(error: Exception) -> str:

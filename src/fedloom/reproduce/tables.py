@@ -93,13 +93,9 @@ def progress(record: Record) -> str:
 
 def rich_grid(grid: Grid) -> Table:
     """A table for a terminal."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("", no_wrap=True)
-    for name in grid.columns:
-        table.add_column(name)
+    table = _table(("", *grid.columns))
     for name, line in zip(grid.rows, grid.body, strict=True):
         words = [
             Text.assemble((word.line, "bold green" if word.best else ""), *((f"\n{low}", "dim") for low in word.below))
@@ -213,11 +209,17 @@ def _tuned(cell: Record) -> str:
 
 def listing(rows: Sequence[tuple[str, ...]]) -> Table:
     """What there is to reproduce, for a terminal."""
+    table = _table(("Name", "Title", "Cells", "Published", "Recorded"))
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _table(titles: Sequence[str]) -> Table:
+    """The first column, which has the names, is never wrapped."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("Name", "Title", "Cells", "Published", "Recorded"):
-        table.add_column(title, no_wrap=title == "Name")
-    for row in rows:
-        table.add_row(*row)
+    for at, title in enumerate(titles):
+        table.add_column(title, no_wrap=at == 0)
     return table
