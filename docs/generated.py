@@ -41,8 +41,8 @@ from fedloom.federation.metrics import METRICS
 from fedloom.federation.networks import NETWORKS
 from fedloom.federation.streams import Stream
 from fedloom.methods import REGISTER
+from fedloom.report.runs import read_record
 from fedloom.reproduce import plan, read_plan, tables
-from fedloom.reproduce.outcome import read_record
 from fedloom.reproduce.shelf import recorded, shipped
 
 DOCS = Path(__file__).parent

@@ -157,6 +157,22 @@ def test_paths_below_the_working_folder_are_told_from_there(make_run, tmp_path, 
     assert "fedloom report 'runs/my run' --out report.html" in page.text
 
 
+def test_the_command_of_the_page_says_all_that_was_asked_for(make_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = write_report(make_run("mine", rounds=2), "r.html", "My runs", target=0.5, metric="loss")
+    text = Page(out.read_text(encoding="utf-8")).text
+    assert "fedloom report mine --out r.html --title 'My runs' --target 0.5 --metric loss\n" in text + "\n"
+
+
+def test_one_client_a_round_is_one_client(make_run, tmp_path):
+    folder = make_run(rounds=2)
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("per_round = 10", "per_round = 1"))
+    text = Page(write_report(folder, tmp_path / "r.html").read_text(encoding="utf-8")).text
+    assert "1 client a round" in text
+    assert "1 clients" not in text
+
+
 def test_a_run_of_a_python_program_has_no_command_to_get_it_again(make_run, tmp_path):
     folder = make_run(rounds=2)
     (folder / "config.toml").write_text('made_by = "python"\nseed = 0\n[method]\nname = "fedavg"\n')
@@ -239,6 +255,11 @@ def test_a_run_without_a_single_row_is_an_error(make_run, tmp_path):
 def test_a_target_on_a_metric_that_is_not_there_names_those_that_are(make_run, tmp_path):
     with pytest.raises(RunError, match="no metric 'f1' in these runs; they have: accuracy, loss"):
         write_report(make_run(rounds=1), tmp_path / "r.html", target=0.5, metric="f1")
+
+
+def test_a_metric_without_a_target_is_refused(make_run, tmp_path):
+    with pytest.raises(RunError, match="the metric 'loss' has no value to be reached: give a target"):
+        write_report(make_run(rounds=1), tmp_path / "r.html", metric="loss")
 
 
 def poisoned(make_run, name, where="run"):

@@ -19,6 +19,7 @@ from fedloom.report import (
 from fedloom.report.curves import LIMIT, client_values, measure_curves, metric_curves, thin
 from fedloom.report.groups import Group
 from fedloom.report.look import DARK, LIGHT
+from fedloom.report.words import time_unit, timed
 
 
 @pytest.fixture
@@ -105,6 +106,15 @@ def test_a_long_time_is_told_in_hours(make_run):
     axis = metric_curves(group_runs([read_run(folder)])).axes["simulated_seconds"]
     assert axis.title == "Simulated time (hours)"
     assert axis.values[0][-1] == 10.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit"), [(179.0, "seconds"), (180.0, "minutes"), (7_200.0, "hours"), (172_800.0, "days")]
+)
+def test_an_axis_has_the_unit_that_the_table_has_for_as_long_a_time(seconds, unit):
+    name, size = time_unit(seconds)
+    assert name == unit
+    assert timed(seconds).size == size
 
 
 def test_a_round_that_a_run_passed_without_being_evaluated_is_not_in_the_mean(make_run):

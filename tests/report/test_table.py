@@ -59,6 +59,18 @@ def test_nothing_is_best_when_there_is_nothing_to_compare_with(make_run):
     assert not any(cell.best for line in cells(apart) for cell in line)
 
 
+def test_nothing_is_best_where_several_evaluations_differ(make_run):
+    runs = []
+    for where, split in (("a", "test"), ("b", "train")):
+        config = make_run(where, lr=0.1 if where == "a" else 0.5) / "config.toml"
+        one, _, rest = config.read_text().partition("[evaluation]\n")
+        _, _, last = rest.partition("[execution]")
+        lists = "".join(f'[[evaluation]]\nname = "{name}"\nsplit = "{split}"\n' for name in ("main", "other"))
+        config.write_text(f"{one}{lists}[execution]{last}")
+        runs.append(read_run(config.parent))
+    assert not any(cell.best for line in cells(group_runs(runs)) for cell in line)
+
+
 def test_the_way_to_a_target_says_who_reached_it(groups):
     target = Target("accuracy", 0.9)
     table = rows(groups, target)

@@ -182,6 +182,18 @@ def test_a_measure_may_be_the_time_to_the_target(write: Write, reproduce: Reprod
     assert [line for line in told.lines if "target not reached" in line]
 
 
+def test_tuning_takes_the_point_that_reaches_the_target_first(write: Write, reproduce: Reproduce, parts: Parts) -> None:
+    head = parts["head"].replace('scale = "percent"', 'reads = "minutes"').replace("rounds = 2", "rounds = 4") + CLOCK
+    column = parts["column"] + "target = 0.3\n"
+    slow = '[[row]]\nname = "Slow"\nmethod = { name = "fedavg" }\ngrid = { lr = [1e-9, 1e-8] }\n'
+    told = reproduce(write(head, column, parts["row"] + "grid = { lr = [1e-9, 0.1] }\n", slow))
+    cell, never = told.cells["FedAvg / iid"], told.cells["Slow / iid"]
+    assert cell["tuned"] == {"method.lr": 0.1}
+    assert cell["trials"]["lr=0.1"] == cell["mean"] == pytest.approx(1 / 6)
+    assert (never["tuned"], never["why"]) == (None, "no point of the grid reached the target")
+    assert words(told.record, "Slow", "iid").line == "not reached"
+
+
 def test_a_time_without_a_target_is_refused(write: Write, parts: Parts) -> None:
     head = parts["head"].replace('scale = "percent"', 'reads = "seconds"')
     with pytest.raises(ConfigError, match="needs a target beside it: its measure reads seconds"):

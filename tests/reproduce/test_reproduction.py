@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fedloom.errors import ConfigError, RunError
-from fedloom.reproduce import Reproduction, read_plan
+from fedloom.reproduce import Reproduction, page, read_plan
 from fedloom.reproduce.keep import merge
 from fedloom.reproduce.reproduction import essence_print
 
@@ -252,6 +252,20 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_values(write: Write, reprod
     rest, whole = reproduce(file, "killed"), reproduce(file, "whole")
     assert len(rest.done) == 2
     assert rest.cells["FedAvg / iid"]["values"] == whole.cells["FedAvg / iid"]["values"]
+
+
+def test_the_page_names_a_table_that_lies_elsewhere_by_its_path(
+    write: Write, reproduce: Reproduce, parts: Parts
+) -> None:
+    plan = read_plan(write(parts["head"], parts["column"], parts["row"]))
+    record = Reproduction(plan, Path("out")).record()
+    Path("out").mkdir()
+    assert "fedloom reproduce digits.toml</code>" in page.write(plan, record, Path("out")).read_text(encoding="utf-8")
+    Path("experiments").mkdir()
+    known = plan.file.rename("experiments/digits.toml")
+    text = page.write(read_plan(known), record, Path("out")).read_text(encoding="utf-8")
+    assert "fedloom reproduce digits</code>" in text
+    assert "<li>1 row</li>" in text
 
 
 def test_tasks_in_sequence_are_run_once_and_read_by_all_rows_that_show_them(

@@ -99,8 +99,8 @@ def _conclude(work: Reproduction, console: Console, report: bool, kept: Path | N
 
 def _list(console: Console) -> None:
     """What there is, and how much of it is recorded."""
+    from fedloom.report.runs import read_record
     from fedloom.reproduce import read_plan, tables
-    from fedloom.reproduce.outcome import read_record
     from fedloom.reproduce.shelf import known, recorded
 
     rows = []

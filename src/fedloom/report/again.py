@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedloom.report.groups import Group, every_run
-from fedloom.report.runs import RunRecord
-from fedloom.report.words import MISSING, path_text, text, timed
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a group's first run, and the seeds of its other repeats."""
-
-    title: str
-    text: str
-    other_seeds: list[str]
+from fedloom.report.runs import RunRecord, read_record
+from fedloom.report.words import MISSING, command, text, timed
 
 
 @dataclass(frozen=True)
@@ -34,40 +24,29 @@ class Again:
     """Whether Python programs made some of the runs, so that no command does."""
     fingerprints: list[tuple[str, dict[str, str]]]
     """For each run its group's label, and texts by their headings."""
-    settings: list[Settings]
+    settings: list[tuple[str, str, list[str]]]
+    """For each group a title, the settings of its first run, and the seeds of its other repeats."""
 
     @staticmethod
-    def of(groups: Sequence[Group], paths: Sequence[Path], out: Path) -> Again:
-        """For the runs that were found in these paths and are reported in this file."""
+    def of(groups: Sequence[Group], paths: Sequence[Path], out: Path, asked: Mapping[str, object]) -> Again:
+        """For the runs that were found in these paths and are reported in this file, as it was asked for."""
         runs = every_run(groups)
         repeatable = [run for run in runs if run.repeatable]
+        options = [word for name, value in asked.items() if value is not None for word in (f"--{name}", str(value))]
+        compared = [read_record(path / "compare.json").get("command") for path in paths]
         return Again(
-            commands=_compare_commands(paths) + [_command("run", run.folder / "config.toml") for run in repeatable],
-            report=f"{_command('report', *paths)} --out {shlex.quote(path_text(out))}",
+            commands=[shlex.join(map(str, words)) for words in compared if isinstance(words, list) and words]
+            + [command("run", run.folder / "config.toml") for run in repeatable],
+            report=command("report", *paths, "--out", out, *options),
             programs=len(repeatable) < len(runs),
             fingerprints=[(group.label, _fingerprint(run)) for group in groups for run in group.runs],
             settings=[_settings(group) for group in groups],
         )
 
 
-def _command(name: str, *paths: Path) -> str:
-    return shlex.join(["fedloom", name, *map(path_text, paths)])
-
-
-def _compare_commands(paths: Sequence[Path]) -> list[str]:
-    """The commands that comparisons recorded of themselves."""
-    found = []
-    for path in paths:
-        try:
-            record = json.loads((path / "compare.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        command = record.get("command") if isinstance(record, dict) else None
-        if isinstance(command, list):
-            command = shlex.join(map(str, command))
-        if isinstance(command, str) and command:
-            found.append(command)
-    return found
+def resume_command(run: RunRecord) -> str:
+    """How to go on with a run that is not finished."""
+    return command("resume", run.folder) if run.repeatable else "train(…, out=…, resume=True)"
 
 
 def _fingerprint(run: RunRecord) -> dict[str, str]:
@@ -80,7 +59,7 @@ def _fingerprint(run: RunRecord) -> dict[str, str]:
     }
 
 
-def _settings(group: Group) -> Settings:
+def _settings(group: Group) -> tuple[str, str, list[str]]:
     seeds = [str(run.seed) for run in group.runs if run.seed is not None]
     title = group.label + (f": seed {seeds[0]}" if seeds else "")
-    return Settings(title, group.runs[0].config_text.strip() or "(the folder has no config.toml)", seeds[1:])
+    return title, group.runs[0].config_text.strip() or "(the folder has no config.toml)", seeds[1:]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedloom.report.curves import over_runs
 from fedloom.report.groups import Group
 from fedloom.report.look import canvas, heat_map, line_style, numbers, plain_text
 from fedloom.report.runs import RunRecord, number
@@ -33,10 +33,9 @@ def mean_matrix(runs: Sequence[RunRecord]) -> tuple[list[str], list[str], np.nda
     values = np.full((len(told), len(tasks) + 1, len(tasks)), np.nan)
     for at, matrix in enumerate(told):
         for i, row in enumerate([matrix["fresh"], *matrix["matrix"]]):
-            values[at, i] = [math.nan if number(value) is None else value for value in row]
-    known = np.isfinite(values)
-    mean = np.where(known, values, 0).sum(0) / np.where(known.any(0), known.sum(0), np.nan)
-    rows = int(known.any((0, 2)).sum())
+            values[at, i] = [np.nan if number(value) is None else value for value in row]
+    mean = over_runs(np.nanmean, values)
+    rows = int(np.isfinite(mean).any(1).sum())
     return [FRESH, *tasks][:rows], tasks, mean[:rows], str(told[0]["metric"])
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.report.groups import Group, by_the_clock, direction, every_run, measure_names, metric_names
+from fedloom.report.groups import FEATURE, Group, by_the_clock, direction, every_run, metric_names
 from fedloom.report.look import FATES
-from fedloom.report.runs import RunRecord, client_name, evaluations, number, pick, section
+from fedloom.report.runs import RunRecord, client_name, evaluations, number, pick, section, total
+from fedloom.report.words import time_unit
 
 LIMIT = 2000
 """How many rounds one line shows at the most; longer histories are thinned evenly, first and last round kept."""
@@ -32,6 +33,13 @@ STATISTICS = {
     "pooled": "all rows together",
     "value": "value",
 }
+_CLOCKS = {
+    "simulated_seconds": ("Simulated time", "simulated_seconds"),
+    "bytes": ("Bytes up and down", "bytes_up", "bytes_down"),
+    "gradient_evaluations": ("Gradient evaluations", "gradient_evaluations"),
+    "wall_seconds": ("Wall time", "wall_seconds"),
+}
+"""What curves are drawn against beside the rounds: a title, and what the history counts it by."""
 
 
 @dataclass(frozen=True)
@@ -82,24 +90,28 @@ def metric_curves(groups: Sequence[Group], statistics: Sequence[str] = ("weighte
 
     reads = {name: {s: read(name, s) for s in statistics} for name in metric_names(groups)}
     if "weighted" in statistics:
-        reads |= {f"prequential/{name}": {"weighted": _of("prequential", name)} for name in _tested(groups)}
+        # Rows that are tested on arrival, before they are trained on.
+        tested = _names(groups, "prequential")
+        reads |= {f"prequential/{name}": {"weighted": _of("prequential", name)} for name in tested}
     return _curves(groups, reads)
 
 
 def measure_curves(groups: Sequence[Group]) -> Curves:
     """What methods measured about themselves (gaps, residuals, norms), and how old replies were, along the rounds."""
+    measures = [name for name in _names(groups, "measures") if not name.startswith(FEATURE)]
+    reads = {name: {"value": _of("measures", name)} for name in measures}
     ages = {f"{part}_staleness": {"value": _of("staleness", part)} for part in ("mean", "max")}
-    return _curves(groups, {name: {"value": _of("measures", name)} for name in measure_names(groups)} | ages)
+    return _curves(groups, reads | ages)
 
 
 def _of(part: str, name: str) -> Read:
     return lambda row: number(section(row, part).get(name))
 
 
-def _tested(groups: Sequence[Group]) -> list[str]:
-    """The metrics of rows that were tested on arrival, before they were trained on."""
-    rows = (row for run in every_run(groups) for row in run.history)
-    return list(dict.fromkeys(name for row in rows for name in section(row, "prequential")))
+def _names(groups: Sequence[Group], part: str) -> list[str]:
+    """What has a number in this part of any row of any history."""
+    tables = (section(row, part) for run in every_run(groups) for row in run.history)
+    return list(dict.fromkeys(name for table in tables for name, value in table.items() if number(value) is not None))
 
 
 def thin(count: int, limit: int = LIMIT) -> NDArray[np.int64]:
@@ -130,37 +142,29 @@ Table = tuple[list[int], list[dict[int, Row]]]
 
 def _table(group: Group, reads: Sequence[Read]) -> Table:
     """The rounds in which any run of the group has any of the values, and each run's rows by round."""
-    by_run = [{row["round"]: row for row in run.history if _tells(row, reads)} for run in group.runs]
-    return sorted({index for rows in by_run for index in rows}), by_run
-
-
-def _tells(row: Row, reads: Sequence[Read]) -> bool:
-    return any(read(row) is not None for read in reads)
+    by_run = [
+        {row["round"]: row for row in run.history if any(read(row) is not None for read in reads)} for run in group.runs
+    ]
+    return sorted(set().union(*by_run)), by_run
 
 
 def _values(table: Table, read: Read) -> Array:
     """Shape (runs, rounds), NaN where a run does not have the value."""
     rounds, by_run = table
-    found = np.full((len(by_run), len(rounds)), np.nan)
-    for at, rows in enumerate(by_run):
-        for column, index in enumerate(rounds):
-            value = read(rows[index]) if index in rows else None
-            if value is not None and math.isfinite(value):
-                found[at, column] = value
-    return found
+    found = [[read(rows[index]) if index in rows else None for index in rounds] for rows in by_run]
+    values = np.array(found, dtype=np.float64)  # None becomes NaN
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def _line(table: Table, read: Read) -> Line:
     values = _values(table, read)
     values[:, _leaps(values)] = np.nan
-    mean = _over_runs(np.nanmean, values)
+    mean = over_runs(np.nanmean, values)
     if len(values) < 2:
         return Line(mean)
-    with np.errstate(invalid="ignore"):
-        std = np.where(np.isfinite(values).sum(axis=0) > 1, _over_runs(_sample_std, values), 0.0)
-        low = mean - std
-        lowest = _over_runs(np.nanmin, values)
-        low = np.where((low <= 0) & (lowest > 0), lowest, low)  # what is positive stays so, also on a log axis
+    std = np.where(np.isfinite(values).sum(axis=0) > 1, over_runs(np.nanstd, values, ddof=1), 0.0)
+    low, lowest = mean - std, over_runs(np.nanmin, values)
+    low = np.where((low <= 0) & (lowest > 0), lowest, low)  # what is positive stays so, also on a log axis
     return Line(mean, std, low, mean + std)
 
 
@@ -175,21 +179,18 @@ def _leaps(values: Array) -> NDArray[np.bool_]:
     return np.asarray((later & ~known).any(axis=0))
 
 
-def _over_runs(reduce: Callable[..., Any], values: Array) -> Array:
+def over_runs(reduce: Callable[..., Any], values: Array, **settings: int) -> Array:
+    """A mean, say, over the first axis; NaN where no run has a value."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a round that no run has gives NaN, as it should
-        return np.asarray(reduce(values, axis=0), dtype=np.float64)
-
-
-def _sample_std(values: Array, axis: int) -> Array:
-    return np.asarray(np.nanstd(values, axis=axis, ddof=1), dtype=np.float64)
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.asarray(reduce(values, axis=0, **settings), dtype=np.float64)
 
 
 def _axes(tables: list[Table]) -> dict[str, Axis]:
     """The clocks that ran; one that stood still all the time (a fleet without delays, say) is no axis."""
     found = {"round": Axis("Rounds", tuple(np.array(rounds, dtype=np.float64) for rounds, _ in tables))}
-    for key, title, read in _CLOCKS:
-        values = tuple(_over_runs(np.nanmean, _values(table, read)) for table in tables)
+    for key, (title, *clocks) in _CLOCKS.items():
+        values = tuple(over_runs(np.nanmean, _values(table, _total(*clocks))) for table in tables)
         longest = max((float(np.nanmax(x)) for x in values if np.isfinite(x).any()), default=0.0)
         if longest > 0:
             unit, size = time_unit(longest) if title.endswith("time") else ("", 1.0)
@@ -197,45 +198,23 @@ def _axes(tables: list[Table]) -> dict[str, Axis]:
     return found
 
 
-def _count(name: str) -> Read:
-    return lambda row: number(row.get(name))
-
-
-def _bytes(row: Row) -> float | None:
-    up, down = number(row.get("bytes_up")), number(row.get("bytes_down"))
-    return None if up is None or down is None else up + down
-
-
-_CLOCKS: tuple[tuple[str, str, Read], ...] = (
-    ("simulated_seconds", "Simulated time", _count("simulated_seconds")),
-    ("bytes", "Bytes up and down", _bytes),
-    ("gradient_evaluations", "Gradient evaluations", _count("gradient_evaluations")),
-    ("wall_seconds", "Wall time", _count("wall_seconds")),
-)
-
-
-def time_unit(longest: float) -> tuple[str, float]:
-    """The unit that suits so many seconds, and its own seconds."""
-    if longest >= 7200:
-        return "hours", 3600.0
-    return ("minutes", 60.0) if longest >= 180 else ("seconds", 1.0)
+def _total(*clocks: str) -> Read:
+    return lambda row: total(row, *clocks)
 
 
 def participation(group: Group) -> dict[str, Array] | None:
     """Clients a round by what became of them, mean over repeats; None when every selected one was accepted."""
-    rows = [{row["round"]: row for row in run.history if row["round"] > 0} for run in group.runs]
-    rounds = sorted({index for by_round in rows for index in by_round})
-    table = {fate: _values((rounds, rows), _count(fate)) for fate in FATES}
-    selected = _values((rounds, rows), _count("selected"))
-    missed = any(bool((values > 0).any()) for fate, values in table.items() if fate != "accepted")
-    if not missed and not bool((selected > table["accepted"]).any()):
+    by_run = [{row["round"]: row for row in run.history if row["round"] > 0} for run in group.runs]
+    rounds = sorted(set().union(*by_run))
+    fates = {fate: _values((rounds, by_run), _total(fate)) for fate in ("selected", *FATES)}
+    selected, accepted = fates.pop("selected"), fates["accepted"]
+    missed = [selected - accepted, *(values for fate, values in fates.items() if fate != "accepted")]
+    if not any((values > 0).any() for values in missed):
         return None
+    means = {"round": np.array(rounds, dtype=np.float64)}
+    means |= {fate: np.nan_to_num(over_runs(np.nanmean, values)) for fate, values in fates.items()}
     bins = np.array_split(np.arange(len(rounds)), min(len(rounds), 150))
-    found = {"round": np.array([float(np.mean([rounds[at] for at in part])) for part in bins])}
-    for fate, values in table.items():
-        means = np.nan_to_num(_over_runs(np.nanmean, values))
-        found[fate] = np.array([float(means[part].mean()) for part in bins])
-    return found
+    return {name: np.array([values[part].mean() for part in bins]) for name, values in means.items()}
 
 
 @dataclass(frozen=True)

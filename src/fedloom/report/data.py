@@ -89,7 +89,7 @@ def _row(data: dict[str, Any]) -> dict[str, str]:
             some = f", first {len(sizes):,} clients" if len(sizes) < (number(data.get("clients")) or 0) else ""
             row[f"{name_text(split)} rows{some}"] = text(counted, sum(known))
             if split == "train":
-                row["Rows a client"] = range_text(known, counted)
+                row["Rows a client"] = range_text(known)
     if data.get("classes"):
         row["Labels"] = str(len(data["classes"]))
     for key, entry in flatten(section(data, "heterogeneity")).items():

@@ -27,8 +27,10 @@ def feature_table(run: RunRecord) -> tuple[list[str], list[int], np.ndarray[Any,
     rows = [rows[at] for at in thin(len(rows), STEPS)]
     names = list(dict.fromkeys(name for row in rows for name in row["measures"] if name.startswith(FEATURE)))
     names = [names[at] for at in thin(len(names), MOST_COLUMNS)]
-    values = np.array([[_value(row["measures"].get(name)) for row in rows] for name in names])
-    return [_column(name.removeprefix(FEATURE)) for name in names], [row["round"] for row in rows], values
+    values = np.array([[number(row["measures"].get(name)) for row in rows] for name in names], dtype=np.float64)
+    columns = [name.removeprefix(FEATURE) for name in names]
+    columns = [f"column {name}" if name.isdecimal() else name for name in columns]
+    return columns, [row["round"] for row in rows], values
 
 
 def feature_picture(group: Group) -> Figure | None:
@@ -49,12 +51,3 @@ def feature_picture(group: Group) -> Figure | None:
     figure.update_xaxes(title_text="Round", type="category", nticks=13)
     figure.update_yaxes(title_text="Input column", type="category", autorange="reversed", showgrid=False)
     return figure
-
-
-def _column(name: str) -> str:
-    return f"column {name}" if name.isdecimal() else name
-
-
-def _value(entry: object) -> float:
-    value = number(entry)
-    return np.nan if value is None else value

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedloom.report.curves import time_unit
 from fedloom.report.groups import Group
 from fedloom.report.look import FATES, bar_style, canvas, heat_map, numbers, plain_text
 from fedloom.report.runs import RunRecord, client_name, number
+from fedloom.report.words import time_unit
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -42,10 +42,6 @@ class Span:
     start: float
     end: float
     kind: str
-
-    def within(self, since: float, until: float) -> bool:
-        """Whether any of it is in this part of the run."""
-        return self.start < until and self.end > since
 
 
 @dataclass(frozen=True)
@@ -92,10 +88,8 @@ class FleetTime:
 
     def busy(self) -> float:
         """The share of their time for which the clients were at work."""
-        known = {span.client: 0.0 for span in self.spans}
-        for span in self.spans:
-            known[span.client] = max(known[span.client], span.end)
-        return sum(job.end - job.start for job in self.jobs) / sum(known.values())
+        ends = {span.client: span.end for span in sorted(self.spans, key=lambda span: span.end)}
+        return sum(job.end - job.start for job in self.jobs) / sum(ends.values())
 
     def shares(self) -> np.ndarray[Any, Any]:
         """Shape (clients, bins): the share of each part of the run at work; NaN where away throughout, or not known."""
@@ -118,7 +112,15 @@ def fleet_picture(group: Group, view: str = "start") -> Figure | None:
     time = FleetTime.of(group.runs[0])
     if time is None:
         return None
-    return _heat_map(time) if view == "share" else _bars(time, *time.part(view))
+    figure = canvas(height=120 + 20 * len(time.names))
+    if view == "share":
+        _add_shares(figure, time)
+    else:
+        _add_bars(figure, time, *time.part(view))
+    names = list(time.names.values())
+    order = {"type": "category", "categoryorder": "array", "categoryarray": names, "range": [len(names) - 0.5, -0.5]}
+    figure.update_yaxes(title_text="Client", showgrid=False, **order)
+    return figure
 
 
 def fleet_times(groups: Sequence[Group]) -> dict[str, FleetTime]:
@@ -134,11 +136,10 @@ def summary(times: dict[str, FleetTime]) -> str:
     return f"What the first {most} clients did in simulated time. At work for so much of it: {busy}."
 
 
-def _bars(time: FleetTime, since: float, until: float) -> Figure:
+def _add_bars(figure: Figure, time: FleetTime, since: float, until: float) -> None:
     unit, size = time_unit(until - since)
-    figure = canvas(height=120 + 20 * len(time.names))
     for kind, (colour, pattern, width) in _LOOKS.items():
-        spans = [span for span in time.spans if span.kind == kind and span.within(since, until)]
+        spans = [span for span in time.spans if span.kind == kind and span.start < until and span.end > since]
         if spans:
             figure.add_bar(
                 base=numbers(span.start / size for span in spans),
@@ -152,14 +153,11 @@ def _bars(time: FleetTime, since: float, until: float) -> Figure:
             )
     figure.update_layout(barmode="overlay", hovermode="closest")
     figure.update_xaxes(title_text=f"Simulated time ({unit})", range=numbers((since / size, until / size)))
-    _client_axis(figure, time)
-    return figure
 
 
-def _heat_map(time: FleetTime) -> Figure:
+def _add_shares(figure: Figure, time: FleetTime) -> None:
     unit, size = time_unit(time.until)
     middles = (np.arange(_BINS) + 0.5) * time.until / _BINS / size
-    figure = canvas(height=120 + 20 * len(time.names))
     figure.add_trace(
         heat_map(
             np.round(time.shares(), 3),
@@ -173,20 +171,6 @@ def _heat_map(time: FleetTime) -> Figure:
         )
     )
     figure.update_xaxes(title_text=f"Simulated time ({unit})")
-    _client_axis(figure, time)
-    return figure
-
-
-def _client_axis(figure: Figure, time: FleetTime) -> None:
-    names = list(time.names.values())
-    figure.update_yaxes(
-        title_text="Client",
-        type="category",
-        categoryorder="array",
-        categoryarray=names,
-        range=[len(names) - 0.5, -0.5],
-        showgrid=False,
-    )
 
 
 def _jobs(run: RunRecord) -> Iterable[Span]:

@@ -5,33 +5,22 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fedloom.report.runs import RunRecord, evaluations, number, pick, primary_first, section
+from fedloom.report.runs import RunRecord, evaluations, pick, primary_first, section, total
 
 FEATURE = "feature/"
 """How measures of single input columns begin; they are drawn together as a heat map."""
 
-_UP = {"accuracy", "f1", "precision", "recall", "transfer", "auc", "auroc", "r2", "score"}
-_DOWN = {
-    "loss",
-    "mae",
-    "mse",
-    "rmse",
-    "smape",
-    "mape",
-    "error",
-    "fidelity",
-    "gap",
-    "residual",
-    "distance",
-    "forgetting",
-    "perplexity",
-}
+COSTS = {"rounds": ("round",), "bytes": ("bytes_up", "bytes_down"), "seconds": ("simulated_seconds",)}
+"""What it takes to reach a target, and the clocks that count it."""
+_UP = re.compile("accuracy|f1|precision|recall|transfer|auc|auroc|r2|score")
+_DOWN = re.compile("loss|mae|mse|rmse|smape|mape|error|fidelity|gap|residual|distance|forgetting|perplexity")
 
 
 @dataclass(frozen=True)
@@ -88,13 +77,19 @@ class Target:
                 return row
         return None
 
+    def costs(self, run: RunRecord) -> dict[str, float]:
+        """What it took the run to get there, as far as its history tells; nothing where it did not."""
+        row = self.reached_at(run) or {}
+        found = {key: total(row, *clocks) for key, clocks in COSTS.items()}
+        return {key: value for key, value in found.items() if value is not None}
+
 
 def direction(metric: str) -> str | None:
     """Which way a metric gets better, "up" or "down"; None where its name does not tell."""
-    words = set(re.split(r"[^a-z0-9]+", metric.rpartition("/")[2].partition(":")[0].lower()))
-    if words & _DOWN:
+    words = re.split(r"[^a-z0-9]+", metric.rpartition("/")[2].partition(":")[0].lower())
+    if any(map(_DOWN.fullmatch, words)):
         return "down"
-    return "up" if words & _UP else None
+    return "up" if any(map(_UP.fullmatch, words)) else None
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float | None, float | None]:
@@ -113,11 +108,8 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
     for run in runs:
         gathered.setdefault(_identity(run), []).append(run)
     members = [_one_per_seed(group) for group in gathered.values()]
-    labels = _labels(members)
-    return [
-        Group(label, tuple(kept), repeated=len(group) - len(kept))
-        for label, kept, group in zip(labels, members, gathered.values(), strict=True)
-    ]
+    repeated = [len(group) - len(kept) for group, kept in zip(gathered.values(), members, strict=True)]
+    return list(map(Group, _labels(members), map(tuple, members), repeated))
 
 
 def every_run(groups: Sequence[Group]) -> list[RunRecord]:
@@ -135,13 +127,6 @@ def by_the_clock(groups: Sequence[Group]) -> bool:
     runs = every_run(groups)
     schedules = [schedule for run in runs if (schedule := section(run.config, "schedule"))]
     return any(run.asynchronous for run in runs) or any(schedule != schedules[0] for schedule in schedules)
-
-
-def measure_names(groups: Sequence[Group]) -> list[str]:
-    """The scalars that methods measured about themselves, in any run; not those of single input columns."""
-    measures = (section(row, "measures") for run in every_run(groups) for row in run.history)
-    names = dict.fromkeys(name for one in measures for name, value in one.items() if number(value) is not None)
-    return [name for name in names if not name.startswith(FEATURE)]
 
 
 def settings(config: dict[str, Any]) -> dict[str, object]:
@@ -198,13 +183,10 @@ def _difference(flat: dict[str, object], others: list[dict[str, object]]) -> str
     """What sets one experiment apart from its namesakes, as "lr=0.1, alpha=0.5"."""
     keys = dict.fromkeys(key for other in others for key in other)
     differing = [key for key in keys if any(other.get(key) != flat.get(key) for other in others)]
-    leaves = [key.rpartition(".")[2] for key in differing]
-    short = [
-        leaf if leaves.count(leaf) == 1 and leaf != "name" else key for key, leaf in zip(differing, leaves, strict=True)
-    ]
-    return ", ".join(
-        f"{name}={_value_text(flat[key])}" for name, key in zip(short, differing, strict=True) if key in flat
-    )
+    leaves = {key: key.rpartition(".")[2] for key in differing}
+    count = Counter(leaves.values())
+    names = {key: leaf if count[leaf] == 1 and leaf != "name" else key for key, leaf in leaves.items()}
+    return ", ".join(f"{name}={_value_text(flat[key])}" for key, name in names.items() if key in flat)
 
 
 def _value_text(value: object) -> str:

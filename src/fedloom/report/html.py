@@ -39,7 +39,8 @@ def render_page(template: str, charts: Iterable[Chart], **content: Any) -> str:
         "palettes": {"light": look.LIGHT, "dark": look.DARK},
         "sequences": look.SEQUENCES,
     }
-    texts = [_one_kind_of_newline(text) for text in (get_plotlyjs(), _asset("page.js"))]
+    # Browsers hash a script after making its newlines one kind.
+    texts = [text.replace("\r\n", "\n").replace("\r", "\n") for text in (get_plotlyjs(), _asset("page.js"))]
     scripts = [{"text": text, "hash": _hash(text)} for text in texts]
     return render(template, payload=payload, scripts=scripts, style=_asset("page.css"), **content)
 
@@ -82,11 +83,6 @@ def _environment() -> Environment:
 
 def _asset(name: str) -> str:
     return files("fedloom.report").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _one_kind_of_newline(text: str) -> str:
-    """Browsers hash a script after making its newlines one kind."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _hash(script: str) -> str:

@@ -56,13 +56,10 @@ def _size_bars(data: dict[str, Any], counts: np.ndarray[Any, Any], names: list[s
     import plotly.graph_objects as go
 
     clients = len(counts)
-    sizes = {split: _sized(section(data, "sizes").get(split), clients) for split in ("train", "test")}
-    if sizes["train"] is None:
-        parts = [("rows", 0, counts.sum(axis=1))]
-    else:
-        parts = _by_role(data, sizes["train"])
-        if sizes["test"] is not None and any(sizes["test"]):
-            parts.append(("test rows", 6, np.array(sizes["test"])))
+    train, test = (_sizes(data, split, clients) for split in ("train", "test"))
+    parts = [("rows", 0, counts.sum(axis=1))] if train is None else _by_role(data, train)
+    if train is not None and test is not None and test.any():
+        parts.append(("test rows", 6, test))
     return [
         go.Bar(
             x=list(range(clients)),
@@ -77,21 +74,20 @@ def _size_bars(data: dict[str, Any], counts: np.ndarray[Any, Any], names: list[s
     ]
 
 
-def _by_role(data: dict[str, Any], rows: list[float]) -> list[tuple[str, int, np.ndarray[Any, Any]]]:
+def _by_role(data: dict[str, Any], rows: np.ndarray[Any, Any]) -> list[tuple[str, int, np.ndarray[Any, Any]]]:
     roles = [str(role) for role in data.get("roles") or []]
     present = sorted(set(roles))
     if len(roles) != len(rows) or len(present) < 2:
-        return [("training rows", 0, np.array(rows))]
-    split = [
-        (role, np.array([n if of == role else np.nan for n, of in zip(rows, roles, strict=True)])) for role in present
-    ]
-    return [(f"training rows, {plain_text(role)} clients", at, part) for at, (role, part) in enumerate(split)]
+        return [("training rows", 0, rows)]
+    parts = [np.where([own == role for own in roles], rows, np.nan) for role in present]
+    return [(f"training rows, {plain_text(role)} clients", at, parts[at]) for at, role in enumerate(present)]
 
 
-def _sized(values: object, clients: int) -> list[float] | None:
-    if not isinstance(values, list) or len(values) < clients:
+def _sizes(data: dict[str, Any], split: str, clients: int) -> np.ndarray[Any, Any] | None:
+    sizes = section(data, "sizes").get(split)
+    if not isinstance(sizes, list) or len(sizes) < clients:
         return None
-    return [number(value) or 0.0 for value in values[:clients]]
+    return np.array([number(size) or 0.0 for size in sizes[:clients]])
 
 
 def _heat_map(counts: np.ndarray[Any, Any], names: list[str], labels: list[str]) -> Heatmap:

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fedloom.report.again import resume_command
 from fedloom.report.data import data_name, data_text
 from fedloom.report.groups import Group, direction, every_run, mean_and_std, metric_names
 from fedloom.report.runs import RunRecord, section
-from fedloom.report.words import (
-    counted,
-    lower_first,
-    name_text,
-    path_text,
-    plain,
-    plural,
-    range_text,
-    sized,
-    spread_text,
-    text,
-    timed,
-)
+from fedloom.report.words import lower_first, name_text, plain, plural, range_text, sized, spread_text, text, timed
 
 _MOST_NOTICES = 6
 
@@ -87,7 +75,7 @@ def cards(groups: Sequence[Group]) -> list[Card]:
         for name in metric_names(groups)[:1]
         for statistic, what in (("weighted", ""), ("worst_tenth", "worst tenth"))
     ]
-    rounds = range_text([run.rounds for run in every_run(groups)], counted)
+    rounds = range_text([run.rounds for run in every_run(groups)])
     return [*filter(None, metrics), Card("Rounds", rounds, _shared(groups, _per_round)), *_cost_cards(groups)]
 
 
@@ -113,7 +101,7 @@ def _model(run: RunRecord) -> str:
 
 def _per_round(run: RunRecord) -> str:
     per_round = section(run.config, "selection").get("per_round")
-    return f"{per_round} clients a round" if per_round else ""
+    return f"{plural(per_round, 'client')} a round" if isinstance(per_round, int) else ""
 
 
 def _fleet(run: RunRecord) -> str:
@@ -131,30 +119,22 @@ def _evaluation(run: RunRecord) -> str:
     settings = section(run.config, "evaluation")
     if not settings:
         return ""
-    model, on, split = (
-        str(settings.get(key, usual)) for key, usual in (("model", "global"), ("on", "source"), ("split", "test"))
-    )
+    model, on = str(settings.get("model", "global")), settings.get("on", "source")
     who = "all clients" if on == "all" else f"the {on} clients"
     what = {"auto": "the method's own model", "personal": "each client's own model"}.get(model, f"the {model} model")
-    return f"Evaluated: {what}, on {who}, {split} split."
+    return f"Evaluated: {what}, on {who}, {settings.get('split', 'test')} split."
 
 
 def _unfinished(run: RunRecord) -> Notice:
     name = run.label if run.seed is None else f"{run.label}, seed {run.seed}"
     of = f" of {run.planned_rounds:,}" if run.planned_rounds else ""
-    resume = f"fedloom resume {shlex.quote(path_text(run.folder))}"
-    command = resume if run.repeatable else "train(…, out=…, resume=True)"
-    return Notice(f"{name} is not finished: round {run.rounds:,}{of}.", command)
+    return Notice(f"{name} is not finished: round {run.rounds:,}{of}.", resume_command(run))
 
 
 def _metric_card(groups: Sequence[Group], metric: str, statistic: str, what: str) -> Card | None:
     """A metric at the end; of several groups, the best one's."""
-    known = [
-        (mean, std, group)
-        for group in groups
-        for mean, std in [mean_and_std(group.finals(metric, statistic))]
-        if mean is not None
-    ]
+    found = [(*mean_and_std(group.finals(metric, statistic)), group) for group in groups]
+    known = [(mean, std, group) for mean, std, group in found if mean is not None]
     if not known:
         return None
     title = name_text(metric) + (f", {what}" if what else "")

@@ -46,7 +46,9 @@ def write_report(
             f"{given[0]}: no round has been recorded yet, so there is nothing to report. Wait for the first one"
         )
     file = Path(out) / "report.html" if Path(out).is_dir() else Path(out)
-    write_page(file, _render(groups, given, file, title, make_target(groups, target, metric)))
+    chosen = make_target(groups, target, metric)
+    asked = {"title": title, "target": target, "metric": metric}
+    write_page(file, _render(groups, chosen, title, Again.of(groups, given, file, asked)))
     return file
 
 
@@ -55,6 +57,8 @@ def make_target(groups: Sequence[Group], value: float | None, metric: str | None
     where they have one in common.
     """
     if value is None:
+        if metric is not None:
+            raise RunError(f"the metric {metric!r} has no value to be reached: give a target as well")
         goals = {run.goal for run in every_run(groups)}
         own = goals.pop() if len(goals) == 1 else None
         return None if own is None else Target(*own)
@@ -70,7 +74,7 @@ def html_table(groups: Sequence[Group], target: Target | None = None) -> str:
     return render("results.html", table=Results.of(groups, target))
 
 
-def _render(groups: Sequence[Group], paths: Sequence[Path], out: Path, title: str | None, target: Target | None) -> str:
+def _render(groups: Sequence[Group], target: Target | None, title: str | None, again: Again) -> str:
     sections, data = chart_sections(groups), data_of(groups)
     charts = [chart for section in sections for chart in section.charts]
     return render_page(
@@ -84,5 +88,5 @@ def _render(groups: Sequence[Group], paths: Sequence[Path], out: Path, title: st
         table=Results.of(groups, target),
         sections=sections,
         data=data,
-        again=Again.of(groups, paths, out),
+        again=again,
     )

@@ -89,10 +89,8 @@ class RunRecord:
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of everything that was evaluated, the loss last; the first is the run's primary metric."""
-        names: dict[str, None] = dict.fromkeys(section(self.summary, "spread"))
-        for row in self.history:
-            names.update(dict.fromkeys(evaluations(row)))
-        return tuple(primary_first(names))
+        tables = (section(self.summary, "spread"), *map(evaluations, self.history))
+        return tuple(primary_first(dict.fromkeys(name for table in tables for name in table)))
 
     def final(self, metric: str, statistic: str = "weighted") -> float | None:
         """A metric at the end: from the summary, or from the last round that was evaluated."""
@@ -104,10 +102,8 @@ class RunRecord:
 
     def clock(self, name: str) -> float | None:
         """A cumulative clock at the end, by its name in the history: bytes_up, simulated_seconds, …"""
-        value = number(self.summary.get(name))
-        if value is None and self.history:
-            value = number(self.history[-1].get(name))
-        return value
+        told = (number(row.get(name)) for row in (self.summary, *self.history[-1:]))
+        return next((value for value in told if value is not None), None)
 
 
 def section(table: dict[str, Any], key: str) -> dict[str, Any]:
@@ -127,6 +123,12 @@ def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value)
+
+
+def total(row: dict[str, Any], *clocks: str) -> float | None:
+    """The sum of some clocks in a row of the history; None where it lacks one."""
+    values = [number(row.get(clock)) for clock in clocks]
+    return None if None in values else sum(value for value in values if value is not None)
 
 
 def pick(statistics: dict[str, Any], statistic: str) -> float | None:
@@ -165,6 +167,15 @@ def read_run(folder: str | Path) -> RunRecord:
         summary=summary,
         matrix=_read_json(folder / "matrix.json"),
     )
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A JSON object that a comparison or a reproduction left; empty where there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def find_runs(paths: str | Path | Iterable[str | Path]) -> list[RunRecord]:
@@ -241,11 +252,16 @@ def _parse_toml(path: Path, text: str) -> dict[str, Any]:
 def _read_history(path: Path, *, complete: bool) -> tuple[dict[str, Any], ...]:
     """The rows in order of their rounds. A last line cut short by a kill is dropped unless the run had finished."""
     lines = (_read_text(path) or "").split("\n")
-    tail = lines.pop()
-    rows = [_parse_row(path, text, at) for at, text in enumerate(lines, 1) if text.strip()]
-    if tail.strip() and (complete or _is_json(tail)):
-        rows.append(_parse_row(path, tail, len(lines) + 1))
-    by_round = {row["round"]: row for row in rows}
+    by_round: dict[int, dict[str, Any]] = {}
+    for at, text in enumerate(lines, 1):
+        if text.strip():
+            try:
+                row = _parse_row(path, text, at)
+            except RunError:
+                if complete or at < len(lines):
+                    raise
+                break
+            by_round[row["round"]] = row
     return tuple(by_round[index] for index in sorted(by_round))
 
 
@@ -255,11 +271,3 @@ def _parse_row(path: Path, text: str, line: int) -> dict[str, Any]:
     if value is None or not math.isfinite(value) or value < 0 or value != int(value):
         raise RunError(f'{path}, line {line}: damaged: "round" is not a whole number. {_REMEDY}')
     return row
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedloom.report import continual, features, fleet, plots
-from fedloom.report.charts import Chart, Choice, Drawing, drawn_curves, drawn_figures
+from fedloom.report.charts import Chart, Choice, drawn_curves, drawn_figures
 from fedloom.report.curves import Curves, measure_curves, metric_curves
 from fedloom.report.groups import Group, mean_and_std, metric_names
 from fedloom.report.words import name_text, plain, text
@@ -62,17 +62,17 @@ def _section(key: str, heading: str, *charts: Chart | None) -> Section:
 
 
 def _tasks(groups: Sequence[Group]) -> Chart | None:
-    drawing = _of_each(groups, continual.task_picture, _views(continual.VIEWS))
-    if drawing is None:
-        return None
-    average = next(name for name in metric_names(groups) if name.startswith("average"))
-    return Chart(
+    averages = [name for name in metric_names(groups) if name.startswith("average")]
+    ends = "".join(f" Average at the end: {_finals(groups, name)}" for name in averages[:1])
+    return _of_each(
+        groups,
         "tasks",
-        drawing,
-        f"How good the model was on each task after each. Average at the end: {_finals(groups, average)}",
+        continual.task_picture,
+        f"How good the model was on each task after each.{ends}",
         "A row is what the model was after learning a task, a column the task that it was evaluated on; the first row "
         "is a model that has learnt nothing. Below the diagonal is what was forgotten, above it what was of use before "
         "it was learnt. Means over repeats.",
+        _views(continual.VIEWS),
     )
 
 
@@ -109,27 +109,23 @@ def _spread_along(groups: Sequence[Group]) -> Chart | None:
 
 
 def _participation(groups: Sequence[Group]) -> Chart | None:
-    drawing = _of_each(groups, plots.participation_chart)
-    return (
-        None
-        if drawing is None
-        else Chart(
-            "fates",
-            drawing,
-            "Clients in each round by what became of their replies: accepted, late, lost, dropped or failed.",
-            "Clients selected in each round and what became of them. Only accepted replies move the model.",
-        )
+    return _of_each(
+        groups,
+        "fates",
+        plots.participation_chart,
+        "Clients in each round by what became of their replies: accepted, late, lost, dropped or failed.",
+        "Clients selected in each round and what became of them. Only accepted replies move the model.",
     )
 
 
 def _fleet(groups: Sequence[Group]) -> Chart | None:
     times = fleet.fleet_times(groups)
-    views = fleet.VIEWS if any(time.long for time in times.values()) else {"start": "all jobs"}
-    drawing = _of_each(groups, fleet.fleet_picture, _views(views, "Shown"))
-    if drawing is None:
+    if not times:
         return None
+    views = _views(fleet.VIEWS if any(time.long for time in times.values()) else {"start": "all jobs"}, "Shown")
     words = fleet.summary(times)
-    return Chart("fleet", drawing, words, f"{words} {fleet.LEGEND}{_first_of_repeats(groups)}")
+    caption = f"{words} {fleet.LEGEND}{_first_of_repeats(groups)}"
+    return _of_each(groups, "fleet", fleet.fleet_picture, words, caption, views)
 
 
 def _measures(groups: Sequence[Group]) -> Chart | None:
@@ -148,25 +144,24 @@ def _measures(groups: Sequence[Group]) -> Chart | None:
 
 
 def _features(groups: Sequence[Group]) -> Chart | None:
-    drawing = _of_each(groups, features.feature_picture)
-    return (
-        None
-        if drawing is None
-        else Chart(
-            "features",
-            drawing,
-            "What the method measured of each input column along the run, as a heat map.",
-            "A row is a column of the input, as the first layer of the model weighs it; a column is a round, up to "
-            f"{features.STEPS} of them, evenly spread.{_first_of_repeats(groups)}",
-        )
+    return _of_each(
+        groups,
+        "features",
+        features.feature_picture,
+        "What the method measured of each input column along the run, as a heat map.",
+        "A row is a column of the input, as the first layer of the model weighs it; a column is a round, up to "
+        f"{features.STEPS} of them, evenly spread.{_first_of_repeats(groups)}",
     )
 
 
-def _of_each(groups: Sequence[Group], draw: Callable[..., Figure | None], *choices: Choice) -> Drawing | None:
-    """A reader chooses one of the experiments, and what else there is to choose."""
+def _of_each(
+    groups: Sequence[Group], key: str, draw: Callable[..., Figure | None], alt: str, caption: str, *choices: Choice
+) -> Chart | None:
+    """A reader chooses one of the experiments, and what else there is to choose; None where nothing can be drawn."""
     by_label = {group.label: group for group in groups}
     experiments = Choice("group", "Experiment", {label: label for label in by_label})
-    return drawn_figures([experiments, *choices], lambda label, *values: draw(by_label[label], *values))
+    drawing = drawn_figures([experiments, *choices], lambda label, *values: draw(by_label[label], *values))
+    return None if drawing is None else Chart(key, drawing, alt, caption)
 
 
 def _views(views: dict[str, str], title: str = "Shown as") -> Choice:

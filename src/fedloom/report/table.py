@@ -5,24 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from fedloom.report.groups import Group, Target, direction, mean_and_std, metric_names, settings
-from fedloom.report.runs import RunRecord, number
+from fedloom.report.runs import RunRecord
 from fedloom.report.words import MISSING, Kind, counted, lower_first, name_text, plain, sized, spread_text, text, timed
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 NOT_REACHED = "not reached"
-_SPREAD = {"std": "spread over clients", "worst_tenth": "worst tenth"}
+_SPREAD = {"std": "Spread over clients", "worst_tenth": "Worst tenth"}
 _CLOCKS = (
-    ("bytes_up", "bytes up", sized),
-    ("bytes_down", "bytes down", sized),
-    ("simulated_seconds", "simulated time", timed),
-    ("gradient_evaluations", "gradient evaluations", counted),
-    ("wall_seconds", "wall time", timed),
+    ("bytes_up", "Bytes up", sized),
+    ("bytes_down", "Bytes down", sized),
+    ("simulated_seconds", "Simulated time", timed),
+    ("gradient_evaluations", "Gradient evaluations", counted),
+    ("wall_seconds", "Wall time", timed),
 )
 
 
@@ -36,7 +37,6 @@ class Column:
     read: Callable[[RunRecord], float | None]
     kind: Kind
     better: str | None = None
-    missing: str = MISSING
     goal: str = ""
 
     @property
@@ -59,7 +59,9 @@ class Cell:
     @property
     def value(self) -> str:
         """The mean in the column's units."""
-        return self.column.missing if self.mean is None else text(self.column.kind, self.mean)
+        if self.mean is None:
+            return NOT_REACHED if self.column.goal else MISSING
+        return text(self.column.kind, self.mean)
 
     @property
     def spread(self) -> str:
@@ -81,17 +83,20 @@ class Cell:
 def columns(groups: Sequence[Group], target: Target | None = None) -> list[Column]:
     """What there is to tell about these runs: metrics, spread over clients, costs and the way to a target."""
     metrics = metric_names(groups)
-    found = [Column(name, "quality", name_text(name), _final(name), plain, direction(name)) for name in metrics]
+    found = [
+        Column(name, "quality", name_text(name), partial(RunRecord.final, metric=name), plain, direction(name))
+        for name in metrics
+    ]
     for name in metrics[:1]:
         for statistic, title in _SPREAD.items():
             better = "down" if statistic == "std" else direction(name)
-            key = f"{name}_{statistic}"
-            column = Column(key, "clients", title.capitalize(), _final(name, statistic), plain, better)
-            found += [column] * any(group.known(column.read) for group in groups)
+            read = partial(RunRecord.final, metric=name, statistic=statistic)
+            column = Column(f"{name}_{statistic}", "clients", title, read, plain, better)
+            found += [column] * any(group.known(read) for group in groups)
     if target is not None:
         found += _target_columns(target)
     found.append(Column("rounds", "cost", "Rounds", lambda run: run.rounds, counted))
-    found += [Column(key, "cost", title.capitalize(), _clock(key), kind) for key, title, kind in _CLOCKS]
+    found += [Column(key, "cost", title, partial(RunRecord.clock, name=key), kind) for key, title, kind in _CLOCKS]
     return found
 
 
@@ -132,25 +137,22 @@ def rich_table(groups: Sequence[Group], target: Target | None = None, width: int
     from rich.table import Table
     from rich.text import Text
 
-    body = cells(groups, target)
-    caption = []
-    shown = []
-    for at, column in enumerate(columns(groups, target)):
-        texts = {line[at].text for line in body}
-        if column.heading == "cost" and len(texts) == 1:
-            caption.append(f"{column.title.lower()}: {texts.pop()}")
+    caption, shown = [], []
+    for line in zip(*cells(groups, target), strict=True):
+        if line[0].column.heading == "cost" and len({cell.text for cell in line}) == 1:
+            caption.append(f"{line[0].column.title.lower()}: {line[0].text}")
         else:
-            shown.append(at)
-    left_out = _make_way(body, shown, groups, width)
-    if left_out:
-        caption.append("not shown for want of width: " + ", ".join(title.lower() for title in left_out))
+            shown.append(line)
+    fixed = max(len(group.label) for group in groups) + 1 + max(len(group.count) for group in groups) + 4
+    if left_out := _make_way(shown, math.inf if width is None else width - fixed):
+        caption.append("not shown for want of width: " + ", ".join(map(str.lower, left_out)))
     table = Table(box=None, pad_edge=False, header_style="bold", caption="; ".join(caption), caption_justify="left")
     table.add_column("Method", no_wrap=True)
     table.add_column("Runs", justify="right")
-    for at in shown:
-        table.add_column(_two_lines(body[0][at].column.full_title), justify="right", no_wrap=True)
-    for group, line in zip(groups, body, strict=True):
-        marked = [Text(line[at].text, style="bold green" if line[at].best else "") for at in shown]
+    for line in shown:
+        table.add_column(_two_lines(line[0].column.full_title), justify="right", no_wrap=True)
+    for at, group in enumerate(groups):
+        marked = [Text(line[at].text, style="bold green" if line[at].best else "") for line in shown]
         table.add_row(Text(group.label), group.count, *marked)
     return table
 
@@ -183,35 +185,18 @@ class Results:
         return any(cell.best for _, line in self.lines for cell in line)
 
 
-def _final(metric: str, statistic: str = "weighted") -> Callable[[RunRecord], float | None]:
-    return lambda run: run.final(metric, statistic)
-
-
-def _clock(name: str) -> Callable[[RunRecord], float | None]:
-    return lambda run: run.clock(name)
-
-
 def _target_columns(target: Target) -> list[Column]:
     """Rounds, bytes (up and down) and simulated seconds until the target was first reached."""
 
-    def until(*clocks: str) -> Callable[[RunRecord], float | None]:
-        def read(run: RunRecord) -> float | None:
-            row = target.reached_at(run)
-            values = [] if row is None else [number(row.get(clock)) for clock in clocks]
-            return None if not values or None in values else sum(value for value in values if value is not None)
+    def cost(key: str) -> Callable[[RunRecord], float | None]:
+        return lambda run: target.costs(run).get(key)
 
-        return read
-
-    asked = (
-        ("rounds", ("round",), counted),
-        ("bytes", ("bytes_up", "bytes_down"), sized),
-        ("seconds", ("simulated_seconds",), timed),
-    )
+    kinds = {"rounds": counted, "bytes": sized, "seconds": timed}
     sign = "≤" if direction(target.metric) == "down" else "≥"
     goal = f"{lower_first(name_text(target.metric))} {sign} {target.value:g}"
     return [
-        Column(f"{key}_to_target", "target", key.capitalize(), until(*clocks), kind, "down", NOT_REACHED, goal)
-        for key, clocks, kind in asked
+        Column(f"{key}_to_target", "target", key.capitalize(), cost(key), kind, "down", goal)
+        for key, kind in kinds.items()
     ]
 
 
@@ -224,7 +209,7 @@ def _cell(column: Column, group: Group) -> Cell:
 def _contest(group: Group) -> str:
     """Groups compete where data and evaluation are the same."""
     flat = settings(group.runs[0].config)
-    return repr(sorted((key, str(value)) for key, value in flat.items() if key.startswith(("data.", "evaluation."))))
+    return repr([(key, flat[key]) for key in sorted(flat) if key.partition(".")[0] in ("data", "evaluation")])
 
 
 def _best(column: list[Cell], contests: list[str], contest: str) -> float | None:
@@ -235,23 +220,19 @@ def _best(column: list[Cell], contests: list[str], contest: str) -> float | None
     return max(known) if column[0].column.better == "up" else min(known)
 
 
-def _make_way(body: list[list[Cell]], shown: list[int], groups: Sequence[Group], width: int | None) -> list[str]:
+def _make_way(shown: list[tuple[Cell, ...]], width: float) -> list[str]:
     """Take columns out of ``shown`` from the right, costs first, until the rest fits; returns their titles."""
+
+    def needs(line: tuple[Cell, ...]) -> int:
+        heading = _two_lines(line[0].column.full_title).split("\n")
+        return 2 + max(map(len, [*heading, *(cell.text for cell in line)]))
+
+    rank = ["quality", "target", "clients", "cost"]
+    expendable = sorted(shown[1:], key=lambda line: rank.index(line[0].column.heading))
     left_out: list[str] = []
-    if width is None:
-        return left_out
-
-    def needs(at: int) -> int:
-        heading = max(len(part) for part in _two_lines(body[0][at].column.full_title).split("\n"))
-        return max(heading, *(len(line[at].text) for line in body))
-
-    rank = {"quality": 0, "target": 1, "clients": 2, "cost": 3}
-    expendable = sorted(shown[1:], key=lambda at: (rank[body[0][at].column.heading], at))
-    fixed = max(len(group.label) for group in groups) + 1 + max(len(group.count) for group in groups) + 4
-    while expendable and fixed + sum(needs(at) + 2 for at in shown) > width:
-        at = expendable.pop()
-        shown.remove(at)
-        left_out.insert(0, body[0][at].column.full_title)
+    while expendable and sum(map(needs, shown)) > width:
+        shown.remove(expendable[-1])
+        left_out.insert(0, expendable.pop()[0].column.full_title)
     return left_out
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 MISSING = "–"
 
+_TIMES = (("d", "days", 86400.0, 172800.0), ("h", "hours", 3600.0, 7200.0), ("min", "minutes", 60.0, 180.0))
+"""Units of time: after a number, alone, in seconds, and from how many seconds on they suit."""
 _NAMES = {"f1": "F1", "r2": "R²"} | {name: name.upper() for name in ("mae", "mse", "rmse", "smape", "mape", "auc")}
 
 
@@ -73,11 +76,16 @@ def sized(value: float) -> Scale:
 
 
 def timed(value: float) -> Scale:
-    """A time in the unit that suits it: 0.42 s, 12.5 s, 3.4 min, 2.1 h, 1.5 d."""
-    for unit, size, least in (("d", 86400.0, 172800.0), ("h", 3600.0, 7200.0), ("min", 60.0, 180.0)):
+    """A time in the unit that suits it: 0.42 s, 12.5 s, 3.4 min, 2.1 h, 2.5 d."""
+    for unit, _, size, least in _TIMES:
         if value >= least:
             return Scale(size, 1, unit)
     return Scale(decimals=1 if value >= 10 else 2, unit="s")
+
+
+def time_unit(longest: float) -> tuple[str, float]:
+    """The unit that suits an axis of so many seconds, and its own seconds."""
+    return next(((unit, size) for _, unit, size, least in _TIMES if longest >= least), ("seconds", 1.0))
 
 
 def text(kind: Kind, value: float | None) -> str:
@@ -95,7 +103,7 @@ def spread_text(kind: Kind, mean: float, std: float | None) -> str:
     return f"± {kind(mean).text(std, unit=False)}" if finite else "± not finite"
 
 
-def range_text(values: Sequence[float], kind: Kind) -> str:
+def range_text(values: Sequence[float], kind: Kind = counted) -> str:
     """From the least to the greatest, the unit said once where both have it."""
     low, high = text(kind, min(values)), text(kind, max(values))
     if low == high:
@@ -104,8 +112,12 @@ def range_text(values: Sequence[float], kind: Kind) -> str:
     return f"{low.removesuffix(f' {unit}')} – {high}" if unit else f"{low} – {high}"
 
 
-def path_text(path: Path) -> str:
-    """A path as a command would have it: relative where it lies below the working folder."""
+def command(*words: str | Path) -> str:
+    """A command of fedloom's, to be copied; paths below the working folder are relative to it."""
+    return shlex.join(["fedloom", *(_path_text(word) if isinstance(word, Path) else word for word in words)])
+
+
+def _path_text(path: Path) -> str:
     absolute, here = Path(os.path.abspath(path)), Path.cwd()
     return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
 

@@ -6,9 +6,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from fedloom.report.groups import mean_and_std
+from fedloom.report.groups import COSTS
+from fedloom.report.runs import read_record
 from fedloom.reproduce.curve import joined_curve
-from fedloom.reproduce.outcome import judge, read_record, why_missing
+from fedloom.reproduce.outcome import verdict_on
 from fedloom.reproduce.plan import Published
 from fedloom.storage.files import guarded, write_json
 
@@ -53,19 +54,12 @@ def _joined(old: Record, new: Record) -> Record:
     """The repeats of both, which have no seed in common."""
     values = dict(sorted((old["values"] | new["values"]).items(), key=lambda pair: int(pair[0])))
     numbers = [math.nan if value is None else value for value in values.values()]
-    finite = [value for value in numbers if math.isfinite(value)]
-    diverged, done = old["diverged"] + new["diverged"], old["done"] + len(new["values"])
-    mean, std = mean_and_std(finite)
     published = new["published"] and Published(**new["published"])
-    verdict, why = judge(numbers, published, why_missing(diverged == len(numbers)))
+    done = old["done"] + len(new["values"])
     return {
         **new,
         "values": values,
-        "mean": mean,
-        "std": std,
-        "diverged": diverged,
-        "verdict": verdict,
-        "why": why,
+        **verdict_on(numbers, old["diverged"] + new["diverged"], published),
         "target": _joined_target(old["target"], new["target"]),
         "done": done,
         "wanted": max(new["wanted"], done),
@@ -80,8 +74,5 @@ def _joined_target(old: Record | None, new: Record | None) -> Record | None:
         return new
     ways = [way for way in (old, new) if way["reached"]]
     reached = sum(way["reached"] for way in ways)
-    means = {
-        key: sum(way["reached"] * way[key] for way in ways) / reached if reached else None
-        for key in ("rounds", "bytes", "seconds")
-    }
+    means = {key: sum(way["reached"] * way[key] for way in ways) / reached if reached else None for key in COSTS}
     return {**new, **means, "reached": reached, "of": old["of"] + new["of"]}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedloom.report.groups import Target, mean_and_std
+from fedloom.report.groups import COSTS, Target, mean_and_std
 from fedloom.report.runs import RunRecord, evaluations, number, pick, read_run
 from fedloom.reproduce.plan import Measure, Published
 from fedloom.storage.folder import SUMMARY
@@ -18,6 +17,7 @@ DIVERGED = "diverged.json"
 """Beside a run's files: it ended in NaN or infinity, which is a result and is not tried again."""
 Verdict = Literal["within", "above", "below", "not comparable", "no published value", "not run"]
 DEVIATIONS = 2.0
+NONE_REACHED = "no point of the grid reached the target"
 
 
 @dataclass(frozen=True)
@@ -60,22 +60,23 @@ def value_of(run: RunRecord, measure: Measure, over: int) -> float:
 def _reached(run: RunRecord, measure: Measure, target: float | None) -> dict[str, float] | None:
     if target is None:
         return None
-    row = Target(measure.metric, target, measure.statistic, measure.rises).reached_at(run)
-    if row is None:
-        return None
-    clocks = {"rounds": ("round",), "bytes": ("bytes_up", "bytes_down"), "seconds": ("simulated_seconds",)}
-    found = {key: sum(number(row.get(clock)) or 0.0 for clock in parts) for key, parts in clocks.items()}
-    return found | {"minutes": found["seconds"] / 60}
+    costs = Target(measure.metric, target, measure.statistic, measure.rises).costs(run)
+    return costs | {"minutes": costs["seconds"] / 60} if costs else None
 
 
-def judge(
-    values: Sequence[float], published: Published | None, missing: str = "every repeat diverged"
-) -> tuple[Verdict, str]:
+def verdict_on(values: Sequence[float], diverged: int, published: Published | None) -> dict[str, Any]:
+    """What is recorded of the values of a cell's repeats, of which so many diverged."""
+    mean, std = mean_and_std([value for value in values if math.isfinite(value)])
+    verdict, why = judge(values, published, diverged == len(values))
+    return {"mean": mean, "std": std, "diverged": diverged, "verdict": verdict, "why": why}
+
+
+def judge(values: Sequence[float], published: Published | None, diverged: bool = True) -> tuple[Verdict, str]:
     """The verdict on the values of the repeats, and why, where it needs a reason.
 
     Within: the two means differ by at most two standard deviations, √(s² + s'²) being one, where s is the spread of
-    our repeats and s' the published one (what is not known counts as 0). ``missing`` says why no
-    repeat has a value, where that is so.
+    our repeats and s' the published one (what is not known counts as 0). Repeats without a value have ``diverged``, or
+    else not reached the target.
     """
     if not values:
         return "not run", ""
@@ -85,7 +86,7 @@ def judge(
         return "not comparable", published.not_comparable
     mean, std = mean_and_std([value for value in values if math.isfinite(value)])
     if mean is None:
-        return "not comparable", missing
+        return "not comparable", "every repeat diverged" if diverged else "no repeat reached the target"
     if std is None and published.std is None:
         return "not comparable", "neither side has a spread: repeat it with --repeats 2 or more"
     allowed = DEVIATIONS * math.hypot(std or 0.0, published.std or 0.0)
@@ -94,9 +95,9 @@ def judge(
     return ("above" if mean > published.value else "below"), ""
 
 
-def why_missing(diverged: bool) -> str:
-    """Why no repeat has a value: all of them diverged, or none reached the target."""
-    return "every repeat diverged" if diverged else "no repeat reached the target"
+def why_untuned(trials: Sequence[Outcome]) -> str:
+    """Why none of the points that were tried is the best."""
+    return "it diverged with every point of the grid" if all(one.diverged for one in trials) else NONE_REACHED
 
 
 def on_the_way(outcomes: Sequence[Outcome], target: float | None) -> dict[str, Any] | None:
@@ -104,7 +105,7 @@ def on_the_way(outcomes: Sequence[Outcome], target: float | None) -> dict[str, A
     if target is None:
         return None
     reached = [outcome.reached for outcome in outcomes if outcome.reached is not None]
-    means = {key: mean_and_std([one[key] for one in reached])[0] for key in ("rounds", "bytes", "seconds")}
+    means = {key: mean_and_std([one[key] for one in reached])[0] for key in COSTS}
     return {"value": target, **means, "reached": len(reached), "of": len(outcomes)}
 
 
@@ -115,12 +116,3 @@ def improvement(mine: float | None, others: Sequence[float | None], upwards: boo
     if mine is None or not best:
         return None
     return 100 * (mine - best if upwards else best - mine) / abs(best)
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """A result file; empty where there is none that can be read."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 from fedloom.report.html import render_page, write_page
 from fedloom.report.sections import Section, learning_section
+from fedloom.report.words import command, plural
 from fedloom.reproduce.curve import repeats
 from fedloom.reproduce.plan import Plan
+from fedloom.reproduce.shelf import called
 from fedloom.reproduce.tables import Record, grids, notes, progress
 
 
 def write(plan: Plan, record: Record, folder: Path) -> Path:
     """Write report.html into the folder of a reproduction."""
     sections = _curves(plan, folder)
-    facts = [f"{len(record['rows'])} rows", f"{len(record['columns'])} columns", progress(record)]
+    facts = [plural(len(record["rows"]), "row"), plural(len(record["columns"]), "column"), progress(record)]
     page = render_page(
         "reproduction.html",
         [chart for section in sections for chart in section.charts],
@@ -25,7 +26,7 @@ def write(plan: Plan, record: Record, folder: Path) -> Path:
         grids=grids(record),
         notes=notes(record),
         sections=sections,
-        command=f"fedloom reproduce {shlex.quote(plan.name)}{' --quick' * plan.quick}",
+        command=command("reproduce", called(plan.file), *["--quick"] * plan.quick),
     )
     file = folder / "report.html"
     write_page(file, page)

@@ -9,8 +9,8 @@ was published alone. An [[improvement]] compares rows, in percent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -217,29 +217,23 @@ class Cell:
     def at_end(self, point: Point | None) -> bool:
         """Whether a point is at an end of a grid over one number, so that a wider grid might have a better one."""
         values = [value for one in self.points for value in one.values()]
-        if point is None or len(values) < 2 or any(len(one) > 1 for one in self.points):
+        numeric = all(isinstance(value, int | float) for value in values)
+        if point is None or not numeric or len(values) < 2 or any(len(one) > 1 for one in self.points):
             return False
-        return all(isinstance(v, int | float) for v in values) and next(iter(point.values())) in (
-            min(values),
-            max(values),
-        )
+        return next(iter(point.values())) in (min(values), max(values))
 
     def experiment(self, seed: int, point: Point | None, overrides: Sequence[Override], shelf: Shelf) -> Runnable:
         """A repeat, with the values that were found best."""
-        return self._made(self.settings, seed, point, overrides, shelf)
-
-    def trial(self, seed: int, point: Point, overrides: Sequence[Override], shelf: Shelf) -> Runnable:
-        """A run that tries a point."""
-        return self._made(self.settings.overlaid(self.tuning), seed, point, overrides, shelf)
-
-    def _made(
-        self, settings: Settings, seed: int, point: Point | None, overrides: Sequence[Override], shelf: Shelf
-    ) -> Runnable:
-        settings = settings.copied()
+        settings = self.settings.copied()
         tuned = [Override(key, value, self.grid_place) for key, value in (point or {}).items()]
         for override in (*tuned, Override("seed", seed, f"seed {seed}"), *overrides):
             settings.set(override)
         return make_experiment(settings, shelf)
+
+    def trial(self, seed: int, point: Point, overrides: Sequence[Override], shelf: Shelf) -> Runnable:
+        """A run that tries a point."""
+        tried = replace(self, settings=self.settings.overlaid(self.tuning))
+        return tried.experiment(seed, point, overrides, shelf)
 
 
 @dataclass(frozen=True)
@@ -285,33 +279,25 @@ class Plan:
 
 def point_text(point: Point) -> str:
     """A point in words: "lr=0.1, server_lr=1"."""
-    names = [key.removeprefix("method.") for key in point]
-    return ", ".join(f"{name}={value_text(value)}" for name, value in zip(names, point.values(), strict=True))
+    return ", ".join(f"{key.removeprefix('method.')}={value_text(value)}" for key, value in point.items())
 
 
 def check(cells: Sequence[Cell], plan: Plan, overrides: Sequence[Override], shelf: Shelf) -> None:
-    """Everything that is wrong with any run of these cells, at once, before the first of them."""
+    """Everything that is wrong with any run of these cells, at once, before the first of them.
+
+    That is of a repeat with each point, then of a trial, of each cell; those on the same data after one another.
+    """
     found: dict[str, None] = {}
-    for cell, make in _makers(cells, plan, overrides, shelf):
+    made = [(c, partial(c.experiment, c.seeds[0], point)) for c in cells for point in c.points or (None,)]
+    made += [(c, partial(c.trial, plan.tuning.seed, point)) for c in cells for point in c.points[:1]]
+    for cell, make in made:
         try:
-            experiment = make()
+            experiment = make(overrides, shelf)
             experiment.check()
             _check_metric(experiment, cell, plan)
         except FedloomError as error:
             found |= dict.fromkeys(each_fault(error))
     stop_at(found)
-
-
-def _makers(
-    cells: Sequence[Cell], plan: Plan, overrides: Sequence[Override], shelf: Shelf
-) -> Iterator[tuple[Cell, Callable[[], Runnable]]]:
-    """A repeat with each point, then a trial, of each cell; those on the same data after one another."""
-    for cell in cells:
-        for point in cell.points or (None,):
-            yield cell, partial(cell.experiment, cell.seeds[0], point, overrides, shelf)
-    for cell in cells:
-        for point in cell.points[:1]:
-            yield cell, partial(cell.trial, plan.tuning.seed, point, overrides, shelf)
 
 
 def _check_metric(experiment: Runnable, cell: Cell, plan: Plan) -> None:

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fedloom.experiment import Form, Settings, foreign
 from fedloom.experiment.faults import Faults, stop_at
 from fedloom.experiment.words import hint
 from fedloom.federation.metrics import METRICS, base_name
 from fedloom.report.groups import direction
-from fedloom.reproduce.plan import (
-    Cell,
-    Column,
-    Haste,
-    Head,
-    Improvement,
-    Measure,
-    Plan,
-    Point,
-    Published,
-    Row,
-    Single,
-    Tuning,
-    point_text,
-)
+from fedloom.reproduce import plan as parts
+from fedloom.reproduce.plan import Cell, Column, Improvement, Measure, Plan, Point, Published, Row, point_text
 from fedloom.storage.files import slug
 from fedloom.types import Key
 
@@ -38,75 +25,57 @@ _ROW_PARTS = ("grid", "published", "cell", "measure")
 
 def read_plan(file: Path, *, quick: bool = False, repeats: int | None = None) -> Plan:
     """The plan that a file makes; all that is wrong with it, apart from what only its runs can tell, is said."""
-    return _Reader(Settings.read(file), file, quick, repeats).plan()
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """The parts of a file that all its cells are made of."""
-
-    head: Head
-    measure: Measure
-    haste: Haste | None
-    columns: list[Column]
-    rows: list[Row]
-
-    def home(self, kind: Literal["row", "column"], index: int) -> int:
-        """The row or column whose runs this one shows."""
-        tables: Sequence[Row | Column] = self.rows if kind == "row" else self.columns
-        wanted = tables[index].runs_of or tables[index].name
-        return [table.name for table in tables].index(wanted)
+    return _Reader(file, quick, repeats).plan()
 
 
 class _Reader:
-    """Reads a file part by part, gathering what is wrong."""
+    """A file whose parts are read, and which speak of each other by names that are there."""
 
-    def __init__(self, settings: Settings, file: Path, quick: bool, repeats: int | None) -> None:
-        self.settings, self.file, self.hurry, self.repeats = settings, file, quick, repeats
-        self.faults = Faults(settings)
+    def __init__(self, file: Path, quick: bool, repeats: int | None) -> None:
+        self.file, self.quick, self.repeats = file, quick, repeats
+        self.settings = Settings.read(file)
+        self.faults = Faults(self.settings)
+        self.head: parts.Head = self._own((), parts.Head, "an experiment's table", _PARTS, refuse=True)
+        self.measure: Measure = self._own(("measure",), Measure, "the measure", refuse=True)
+        self.tuning: parts.Tuning = self._own(("tune",), parts.Tuning, "the tuning")
+        self.haste: parts.Haste | None = self._own(("quick",), parts.Haste, "--quick", ("tune",)) if quick else None
+        self.columns: list[Column] = self._tables("column", Column, "a column", _COLUMN_PARTS)
+        self.rows: list[Row] = self._tables("row", Row, "a row", _ROW_PARTS)
+        self.improvements: list[Improvement] = []
+        if "improvement" in self.settings.values:
+            self.improvements = self._tables("improvement", Improvement, "an improvement", ("published",), refuse=True)
+        self.faults.stop()
+        self.row_names, self.column_names = ([table.name for table in tables] for tables in (self.rows, self.columns))
+        self._check()
+        self.faults.stop()
 
     def plan(self) -> Plan:
-        head = self._own((), Head, "an experiment's table", _PARTS, refuse=True)
-        measure = self._own(("measure",), Measure, "the measure", refuse=True)
-        tuning = self._own(("tune",), Tuning, "the tuning")
-        haste = self._own(("quick",), Haste, "--quick", ("tune",)) if self.hurry else None
-        columns = self._tables("column", Column, "a column", _COLUMN_PARTS)
-        rows = self._tables("row", Row, "a row", _ROW_PARTS)
-        improvements = self._improvements()
-        self.faults.stop()
-        self._check_measure(measure, ("measure",))
-        self._check_row_keys(columns, rows)
-        self._check_homes("row", rows)
-        self._check_homes("column", columns)
-        self._check_improvements(improvements, [row.name for row in rows])
-        self.faults.stop()
-        found = _Parts(head, measure, haste, columns, rows)
         cells = [
-            self._cell(found, c, r)
-            for c, column in enumerate(columns)
-            for r, row in enumerate(rows)
+            self._cell(c, r)
+            for c, column in enumerate(self.columns)
+            for r, row in enumerate(self.rows)
             if row.columns is None or column.name in row.columns
         ]
-        published = [self._published_by(index, columns) for index in range(len(improvements))]
-        self._check_cells(cells, tuning)
+        published = [self._published_by(index) for index in range(len(self.improvements))]
+        self._check_cells(cells)
         stop_at(dict.fromkeys(self.faults.texts))  # a row's faults are found in each of its cells
-        names = tuple(row.name for row in rows), tuple(column.name for column in columns)
         return Plan(
             self.file,
-            head,
-            measure,
-            tuning,
-            *names,
+            self.head,
+            self.measure,
+            self.tuning,
+            tuple(self.row_names),
+            tuple(self.column_names),
             tuple(cells),
             self.settings,
-            self.hurry,
-            tuple(zip(improvements, published, strict=True)),
-            {column.name: column.unavailable for column in columns if column.unavailable},
+            self.quick,
+            tuple(zip(self.improvements, published, strict=True)),
+            {column.name: column.unavailable for column in self.columns if column.unavailable},
         )
 
     def _own(self, at: Key, form: Any, title: str, others: Sequence[str] = (), refuse: bool = False) -> Any:
         """The keys of a table that are the table's own; the rest are settings, or where there are none refused."""
-        table = self.settings.get(at) if at else self.settings.values
+        table = self.settings.get(at)
         if table is not None and not isinstance(table, dict):
             self.faults.add(at, f"should be a table: write [{at[0]}] above its keys")
             return None
@@ -121,16 +90,6 @@ class _Reader:
             self.faults.add((*at, key), what)
         return None if wrong else form(**read)
 
-    def _improvements(self) -> list[Improvement]:
-        if "improvement" not in self.settings.values:
-            return []
-        return self._tables("improvement", Improvement, "an improvement", ("published",), refuse=True)
-
-    def _published_by(self, index: int, columns: list[Column]) -> dict[str, Published]:
-        """What was published about an improvement, by columns."""
-        found = {column.name: self._published(("improvement", index, "published", column.name)) for column in columns}
-        return {name: published for name, published in found.items() if published is not None}
-
     def _tables(self, key: str, form: Any, title: str, others: Sequence[str], refuse: bool = False) -> list[Any]:
         tables = self.settings.values.get(key)
         if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
@@ -143,6 +102,22 @@ class _Reader:
                 self.faults.add((key, index, "name"), f"is there twice; give each {key} a name of its own")
         return found
 
+    def _check(self) -> None:
+        """Rows, columns and improvements must speak of each other by names that are there."""
+        self._check_measure(self.measure, ("measure",))
+        for index, row in enumerate(self.rows):
+            self._check_names(("row", index, "columns"), row.columns or (), "column", self.column_names)
+            self._check_by_columns(("row", index, "published"))
+            self._check_by_columns(("row", index, "cell"), of_tables=True)
+        self._check_homes("row", self.rows)
+        self._check_homes("column", self.columns)
+        for index, one in enumerate(self.improvements):
+            self._check_names(("improvement", index, "of"), [one.of], "row", self.row_names)
+            self._check_names(("improvement", index, "over"), one.over, "row", self.row_names)
+            self._check_by_columns(("improvement", index, "published"))
+            if not one.over:
+                self.faults.add(("improvement", index, "over"), "names no row; give one, or several")
+
     def _check_measure(self, measure: Measure, at: Key) -> None:
         metric = base_name(measure.metric.rpartition("/")[2])
         if metric not in METRICS and metric not in ("loss", "fidelity"):
@@ -150,37 +125,69 @@ class _Reader:
         elif measure.better is None and direction(measure.metric) is None:
             self.faults.add((*at, "metric"), 'needs better = "up" or "down" beside it')
 
+    def _check_names(self, at: Key, names: Sequence[str], kind: str, known: list[str]) -> None:
+        for name in names:
+            if name not in known:
+                self.faults.add(at, f"has {name!r}, which is no {kind}; {hint(name, known)}")
+
+    def _check_by_columns(self, at: Key, of_tables: bool = False) -> None:
+        table = self.settings.get(at)
+        if table is None:
+            return
+        if not isinstance(table, dict) or (of_tables and not all(isinstance(value, dict) for value in table.values())):
+            self.faults.add(at, 'should be a table by columns: {"column" = …}')
+            return
+        for name in table:
+            if name not in self.column_names:
+                self.faults.add((*at, name), f"is of no column; {hint(name, self.column_names)}")
+
     def _check_homes(self, key: str, tables: Sequence[Row | Column]) -> None:
         """Whose runs are read must have runs of their own."""
         known = [table.name for table in tables if table.runs_of is None]
         for index, table in enumerate(tables):
             if table.runs_of is not None and table.runs_of not in known:
-                self.faults.add(
-                    (key, index, "runs_of"), f"is no {key} with runs of its own; {hint(table.runs_of, known)}"
-                )
+                what = f"is no {key} with runs of its own; {hint(table.runs_of, known)}"
+                self.faults.add((key, index, "runs_of"), what)
 
-    def _check_improvements(self, improvements: list[Improvement], rows: list[str]) -> None:
-        """They speak of rows by name."""
-        for index, one in enumerate(improvements):
-            for key, names in (("of", [one.of]), ("over", one.over)):
-                for name in names:
-                    if name not in rows:
-                        self.faults.add(
-                            ("improvement", index, key), f"has {name!r}, which is no row; {hint(name, rows)}"
-                        )
-            if not one.over:
-                self.faults.add(("improvement", index, "over"), "names no row; give one, or several")
+    def _cell(self, c: int, r: int) -> Cell:
+        """What a column and a row make together; its runs may be those of another column or row."""
+        shown, row = self.columns[c], self.rows[r]
+        upper = self.column_names.index(shown.runs_of or shown.name)
+        left = self.row_names.index(row.runs_of or row.name)
+        column = self.column_names[upper]
+        single: Key = ("row", left, "cell", column)
+        own = self._own(single, parts.Single, "a cell", ("grid",)) or parts.Single()
+        wanted = [self.repeats, own.repeats, self.rows[left].repeats, self.columns[upper].repeats, self.head.repeats]
+        grid: Key = (*single, "grid") if self.settings.get((*single, "grid")) else ("row", left, "grid")
+        points = self._grid(grid)
+        common = self.settings.part(("run",)).overlaid(self._given(("column", upper), Column, _COLUMN_PARTS))
+        layers = [self._given(("row", left), Row, _ROW_PARTS), self._given(single, parts.Single, ("grid",))]
+        trials = [self._given(("tune",), parts.Tuning), self.settings.part(("column", upper, "tune"))]
+        if self.haste is not None:
+            quick = self._given(("quick",), parts.Haste, ("tune",))
+            layers, trials = [*layers, quick], [*trials, quick, self.settings.part(("quick", "tune"))]
+            wanted, points = [self.repeats, self.haste.repeats], points[: self.haste.points]
+        return Cell(
+            row.name,
+            shown.name,
+            reduce(Settings.overlaid, layers, self._without_foreign(common, left)),
+            reduce(Settings.overlaid, trials),
+            () if shown.unavailable else points,
+            self.settings.place(grid) or "",
+            0 if shown.unavailable else next(repeats for repeats in wanted if repeats is not None),
+            shown.target,
+            self._published(("row", r, "published", shown.name), shown.not_comparable),
+            self._measure(c, r),
+            (self.row_names[left], column),
+        )
 
-    def _measure_of(self, parts: _Parts, c: int, r: int) -> Measure:
-        """What a cell shows; where that is the way to a target, there must be one."""
-        measure = self._measure(parts.measure, c, r)
-        if measure.reads != "value" and parts.columns[c].target is None and not parts.columns[c].unavailable:
-            self.faults.add(("column", c, "name"), f"needs a target beside it: its measure reads {measure.reads}")
-        return measure
+    def _given(self, at: Key, form: type, others: Sequence[str] = ()) -> Settings:
+        """The keys of a table that are settings of runs: neither its own nor parts of it."""
+        return self.settings.part(at, (*Form.of(form, "").fields, *others))
 
-    def _measure(self, common: Measure, c: int, r: int) -> Measure:
+    def _measure(self, c: int, r: int) -> Measure:
         """The common measure with what the column, then the row, say otherwise."""
-        found = vars(common)
+        found = vars(self.measure)
         for at in (("column", c, "measure"), ("row", r, "measure")):
             table = self.settings.get(at) or {}
             if not isinstance(table, dict):
@@ -191,66 +198,10 @@ class _Reader:
                 self.faults.add((*at, key), what)
             found = found | {key: read[key] for key in table if key in read}
             self._check_measure(Measure(**found), at)
-        return Measure(**found)
-
-    def _check_row_keys(self, columns: list[Column], rows: list[Row]) -> None:
-        """Rows, and improvements, speak of columns by name."""
-        known = [column.name for column in columns]
-        for index, row in enumerate(rows):
-            for name in row.columns or ():
-                if name not in known:
-                    self.faults.add(("row", index, "columns"), f"has {name!r}, which is no column; {hint(name, known)}")
-            self._check_by_columns(("row", index, "published"), known)
-            self._check_by_columns(("row", index, "cell"), known, of_tables=True)
-        for index in range(len(self.settings.values.get("improvement", ()))):
-            self._check_by_columns(("improvement", index, "published"), known)
-
-    def _check_by_columns(self, at: Key, known: list[str], of_tables: bool = False) -> None:
-        table = self.settings.get(at)
-        if table is None:
-            return
-        if not isinstance(table, dict) or (of_tables and not _all_tables(table)):
-            self.faults.add(at, 'should be a table by columns: {"column" = …}')
-            return
-        for name in table:
-            if name not in known:
-                self.faults.add((*at, name), f"is of no column; {hint(name, known)}")
-
-    def _cell(self, parts: _Parts, shown_column: int, shown_row: int) -> Cell:
-        c, r, haste = parts.home("column", shown_column), parts.home("row", shown_row), parts.haste
-        upper, left = parts.columns[c], parts.rows[r]
-        single: Key = ("row", r, "cell", upper.name)
-        own = self._own(single, Single, "a cell", ("grid",)) or Single()
-        repeats = next(n for n in (own.repeats, left.repeats, upper.repeats, parts.head.repeats) if n is not None)
-        common = self.settings.part(("run",)).overlaid(
-            self.settings.part(("column", c), (*_keys(Column), *_COLUMN_PARTS))
-        )
-        settings = self._without_foreign(common, r)
-        settings = settings.overlaid(self.settings.part(("row", r), (*_keys(Row), *_ROW_PARTS)))
-        settings = settings.overlaid(self.settings.part(single, (*_keys(Single), "grid")))
-        trials = self.settings.part(("tune",), _keys(Tuning)).overlaid(self.settings.part(("column", c, "tune")))
-        grid: Key = (*single, "grid") if self.settings.get((*single, "grid")) else ("row", r, "grid")
-        points = self._grid(grid)
-        if haste is not None:
-            settings = settings.overlaid(self.settings.part(("quick",), (*_keys(Haste), "tune")))
-            trials = trials.overlaid(self.settings.part(("quick",), (*_keys(Haste), "tune")))
-            trials = trials.overlaid(self.settings.part(("quick", "tune")))
-            repeats, points = haste.repeats, points[: haste.points]
-        repeats = repeats if self.repeats is None else self.repeats
-        shown = parts.columns[shown_column]
-        return Cell(
-            parts.rows[shown_row].name,
-            shown.name,
-            settings,
-            trials,
-            () if shown.unavailable else points,
-            self.settings.place(grid) or "",
-            0 if shown.unavailable else repeats,
-            shown.target,
-            self._published(("row", shown_row, "published", shown.name), shown.not_comparable),
-            self._measure_of(parts, shown_column, shown_row),
-            (left.name, upper.name),
-        )
+        measure, column = Measure(**found), self.columns[c]
+        if measure.reads != "value" and column.target is None and not column.unavailable:
+            self.faults.add(("column", c, "name"), f"needs a target beside it: its measure reads {measure.reads}")
+        return measure
 
     def _without_foreign(self, common: Settings, row: int) -> Settings:
         """The settings common to all rows, without the hyper-parameters that this row's method lacks."""
@@ -294,7 +245,12 @@ class _Reader:
             self.faults.add(at, f"cannot be: {what}; write [value, std] or {{value = …, std = …, note = …}}")
         return None if wrong else Published(**read | {"not_comparable": read["not_comparable"] or not_comparable})
 
-    def _check_cells(self, cells: list[Cell], tuning: Tuning) -> None:
+    def _published_by(self, index: int) -> dict[str, Published]:
+        """What was published about an improvement, by columns."""
+        found = {name: self._published(("improvement", index, "published", name)) for name in self.column_names}
+        return {name: published for name, published in found.items() if published is not None}
+
+    def _check_cells(self, cells: list[Cell]) -> None:
         sizes = {len(cell.points) for cell in cells if cell.points}
         if len(sizes) > 1 and not self.faults.texts:
             counts = ", ".join(sorted({f"{cell.row}: {len(cell.points)}" for cell in cells if cell.points}))
@@ -302,14 +258,8 @@ class _Reader:
         first = self.settings.get(("run", "seed"))
         if first is not None and not isinstance(first, int):
             self.faults.add(("run", "seed"), "should be a whole number")
-        elif sizes and any(tuning.seed in cell.seeds for cell in cells):
+        elif sizes and any(self.tuning.seed in cell.seeds for cell in cells):
             key: Key = ("tune", "seed") if self.settings.get(("tune", "seed")) is not None else ("tune",)
-            self.faults.add(key, f"cannot be: {tuning.seed} is the seed of a result, too; choose another for tuning")
-
-
-def _keys(form: type) -> tuple[str, ...]:
-    return tuple(Form.of(form, "").fields)
-
-
-def _all_tables(table: Mapping[str, Any]) -> bool:
-    return all(isinstance(value, dict) for value in table.values())
+            self.faults.add(
+                key, f"cannot be: {self.tuning.seed} is the seed of a result, too; choose another for tuning"
+            )

@@ -18,9 +18,9 @@ from fedloom.engine.run import Interrupted, Progress
 from fedloom.errors import ConfigError, Diverged, FedloomError, RunError
 from fedloom.experiment import Override, Shelf, TaskSequence
 from fedloom.experiment.essence import essence, first_name
-from fedloom.report.groups import mean_and_std
+from fedloom.report.runs import read_record
 from fedloom.reproduce.curve import curve_of
-from fedloom.reproduce.outcome import DIVERGED, Outcome, judge, on_the_way, read_outcome, read_record, why_missing
+from fedloom.reproduce.outcome import DIVERGED, Outcome, on_the_way, read_outcome, verdict_on, why_untuned
 from fedloom.reproduce.plan import Cell, Measure, Plan, Point, Runnable, check, point_text
 from fedloom.storage import lock
 from fedloom.storage.files import guarded, write_json
@@ -81,9 +81,10 @@ class Reproduction:
             total, met = len({place for cell in self.chosen for place in self._places(cell)}), set[Path]()
             for cell in self.chosen:
                 for job in self._jobs(cell):
-                    known = job.place in met  # a run that another cell has read already
+                    # A run that another cell has read already is not told of again.
+                    say = (lambda line: None) if job.place in met else tell
                     met.add(job.place)
-                    self._do(job, f"[{len(met)}/{total}] {job.title}", watch, _silent if known else tell)
+                    self._do(job, f"[{len(met)}/{total}] {job.title}", watch, say)
                     self.save()
         finally:
             held.release()
@@ -189,7 +190,7 @@ class Reproduction:
         key = place, cell.measure, cell.target
         if key not in self._done:
             over = (self.plan.tuning.over if tuning else None) or cell.measure.over
-            found = read_outcome(self.folder / place, cell.measure, over, None if tuning else cell.target)
+            found = read_outcome(self.folder / place, cell.measure, over, cell.target)
             if found is None:
                 return None
             self._done[key] = found
@@ -198,13 +199,9 @@ class Reproduction:
     def best(self, cell: Cell) -> Point | None:
         """The point with the best value (of equal ones the first); none when there are none or all diverged."""
         found = [(self.outcome(cell, cell.tuning_place(point), tuning=True), point) for point in cell.points]
-        known = [
-            (outcome.value, point) for outcome, point in found if outcome is not None and math.isfinite(outcome.value)
-        ]
-        if not known:
-            return None
-        sign = 1 if cell.measure.upwards else -1
-        return max(known, key=lambda pair: sign * pair[0])[1]
+        known = [(one.value, point) for one, point in found if one is not None and math.isfinite(one.value)]
+        choose = max if cell.measure.upwards else min
+        return choose(known, key=lambda pair: pair[0])[1] if known else None
 
     def save(self) -> None:
         """Write result.json: all that is known so far."""
@@ -213,11 +210,7 @@ class Reproduction:
     def record(self, curves: bool = False) -> dict[str, Any]:
         """All that is known so far, as plain values; on request with the curves of the cells."""
         plan = self.plan
-        cells = [self._cell(cell) for cell in plan.cells]
-        if curves:
-            cells = [
-                known | {"curve": curve_of(cell, self.folder)} for known, cell in zip(cells, plan.cells, strict=True)
-            ]
+        cells = [self._cell(cell) | ({"curve": curve_of(cell, self.folder)} if curves else {}) for cell in plan.cells]
         return {
             "name": plan.name,
             "fedloom": __version__,
@@ -237,14 +230,18 @@ class Reproduction:
         }
 
     def _cell(self, cell: Cell) -> dict[str, Any]:
-        trials = {point_text(p): self.outcome(cell, cell.tuning_place(p), tuning=True) for p in cell.points}
-        tuned = self.best(cell) if trials and None not in trials.values() else None
-        hopeless = bool(trials) and tuned is None and None not in trials.values()
-        repeats = {seed: self.outcome(cell, cell.place(seed)) for seed in cell.seeds}
-        known = [outcome for outcome in repeats.values() if outcome is not None]
-        values = [outcome.value for outcome in known]
-        mean, std = mean_and_std([value for value in values if math.isfinite(value)])
-        verdict, why = judge(values, cell.published, why_missing(all(one.diverged for one in known)))
+        points = {point_text(p): self.outcome(cell, cell.tuning_place(p), tuning=True) for p in cell.points}
+        trials = [outcome for outcome in points.values() if outcome is not None]
+        tried = bool(points) and len(trials) == len(points)
+        tuned = self.best(cell) if tried else None
+        hopeless = tried and tuned is None
+        found = {seed: self.outcome(cell, cell.place(seed)) for seed in cell.seeds}
+        repeats = {str(seed): outcome for seed, outcome in found.items() if outcome is not None}
+        known = list(repeats.values())
+        told = verdict_on([one.value for one in known], sum(one.diverged for one in known), cell.published)
+        if hopeless:
+            told["why"] = why_untuned(trials)
+            told["verdict"] = "not comparable" if cell.published else told["verdict"]
         return {
             "title": cell.title,
             "row": cell.row,
@@ -254,20 +251,16 @@ class Reproduction:
             "essence_sha256": essence_print(cell),
             "tuned": tuned,
             "at_end": cell.at_end(tuned),
-            "trials": {text: outcome and outcome.value for text, outcome in trials.items()},
-            "values": {str(seed): outcome.value for seed, outcome in repeats.items() if outcome is not None},
-            "mean": mean,
-            "std": std,
-            "diverged": sum(outcome.diverged for outcome in known),
+            "trials": {text: outcome and outcome.value for text, outcome in points.items()},
+            "values": {seed: outcome.value for seed, outcome in repeats.items()},
+            **told,
             "measure": asdict(cell.measure) | {"better": "up" if cell.measure.upwards else "down"},
             "published": None if cell.published is None else asdict(cell.published),
-            "verdict": "not comparable" if hopeless and cell.published else verdict,
-            "why": "it diverged with every point of the grid" if hopeless else why,
             "target": on_the_way(known, cell.target),
-            "done": len(known) + sum(outcome is not None for outcome in trials.values()),
-            "wanted": len(trials) + (0 if hopeless else len(repeats)),
+            "done": len(known) + len(trials),
+            "wanted": len(points) + (0 if hopeless else len(found)),
             "error": self.errors.get(cell.title),
-            "wall_seconds": sum(outcome.wall_seconds for outcome in [*known, *filter(None, trials.values())]),
+            "wall_seconds": sum(outcome.wall_seconds for outcome in [*known, *trials]),
         }
 
 
@@ -292,10 +285,6 @@ def essence_print(cell: Cell) -> str:
 
 def _digest(told: Any) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _silent(line: str) -> None:
-    """Tells nothing."""
 
 
 def _said(error: Exception) -> str:

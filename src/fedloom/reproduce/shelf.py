@@ -27,6 +27,11 @@ def find(name: str) -> Path:
     return files[name]
 
 
+def called(file: Path) -> str | Path:
+    """What ``find`` finds the file of a table by: its name or, for one that lies elsewhere, its path."""
+    return file.stem if known().get(file.stem) == file else file
+
+
 def shipped() -> Path:
     """The folder that ships with fedloom: in the package, or in a repository beside its sources."""
     package = Path(fedloom.__file__).parent

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedloom.report.words import MISSING, counted, plain, plural, sized, spread_text, text, timed
-from fedloom.reproduce.outcome import improvement
+from fedloom.reproduce.outcome import NONE_REACHED, improvement
 from fedloom.reproduce.plan import point_text
 
 if TYPE_CHECKING:
@@ -63,11 +63,12 @@ def notes(record: Record) -> list[str]:
             found.append(f"{cell['title']}, published: {cell['published']['note']}")
         if cell.get("stale"):
             found.append(f"{cell['title']} was recorded with settings that the file has no longer")
-    for one in record.get("improvements", []):
-        for column, published in one["published"].items():
-            if published["note"]:
-                found.append(f"{one['name']} / {column}, published: {published['note']}")
-    return found
+    return found + [
+        f"{one['name']} / {column}, published: {published['note']}"
+        for one in record.get("improvements", [])
+        for column, published in one["published"].items()
+        if published["note"]
+    ]
 
 
 def _of_whole_columns(record: Record) -> dict[str, str]:
@@ -92,13 +93,9 @@ def progress(record: Record) -> str:
 
 def rich_grid(grid: Grid) -> Table:
     """A table for a terminal."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("", no_wrap=True)
-    for name in grid.columns:
-        table.add_column(name)
+    table = _table(("", *grid.columns))
     for name, line in zip(grid.rows, grid.body, strict=True):
         words = [
             Text.assemble((word.line, "bold green" if word.best else ""), *((f"\n{low}", "dim") for low in word.below))
@@ -108,42 +105,34 @@ def rich_grid(grid: Grid) -> Table:
     return table
 
 
-def _grid(record: Record, title: str, word: Any) -> Grid:
-    cells = {(cell["row"], cell["column"]): cell for cell in record["cells"]}
-    body = [
-        tuple(word(cells[row, column]) if (row, column) in cells else Word(MISSING) for column in record["columns"])
-        for row in record["rows"]
-    ]
-    return Grid(title, tuple(record["columns"]), tuple(record["rows"]), tuple(body))
+def _grid(record: Record, title: str, word: Callable[[Record], Word]) -> Grid:
+    cells = {(cell["row"], cell["column"]): word(cell) for cell in record["cells"]}
+    body = tuple(tuple(cells.get((row, name), Word(MISSING)) for name in record["columns"]) for row in record["rows"])
+    return Grid(title, tuple(record["columns"]), tuple(record["rows"]), body)
 
 
 def _improved(grid: Grid, record: Record) -> Grid:
     """A table of values with the improvements below its rows."""
-    cells = {(cell["row"], cell["column"]): cell for cell in record["cells"]}
-    rows, body = list(grid.rows), list(grid.body)
-    for one in record.get("improvements", []):
-        rows.append(one["name"])
-        body.append(tuple(_percents(one, column, cells, record) for column in grid.columns))
-    return Grid(grid.title, grid.columns, tuple(rows), tuple(body))
+    found = record.get("improvements", [])
+    body = tuple(tuple(_percents(one, column, record) for column in grid.columns) for one in found)
+    return replace(grid, rows=grid.rows + tuple(one["name"] for one in found), body=grid.body + body)
 
 
-def _percents(one: Record, column: str, cells: dict[tuple[str, str], Record], record: Record) -> Word:
+def _percents(one: Record, column: str, record: Record) -> Word:
     """By how much a row is better than others in a column: ours, and as it was published or follows from that."""
-    compared = [cells.get((row, column)) for row in (one["of"], *one["over"])]
-    known = [cell for cell in compared if cell is not None]
-    if len(known) < len(compared):
+    cells = {cell["row"]: cell for cell in record["cells"] if cell["column"] == column}
+    if not {one["of"], *one["over"]} <= cells.keys():
         return Word(MISSING)
-    upwards = _better(known[0], record) == "up"
+    compared = [cells[row] for row in (one["of"], *one["over"])]
 
-    def percent(values: list[float | None]) -> str:
-        found = improvement(values[0], values[1:], upwards)
-        return MISSING if found is None else f"{found:.2f} %"
+    def percent(values: list[float | None]) -> float | None:
+        return improvement(values[0], values[1:], _better(compared[0], record) == "up")
 
-    said = one["published"].get(column)
-    theirs = percent([cell["published"] and cell["published"]["value"] for cell in known])
-    if said is not None:
-        theirs = f"{said['value']:.2f} %"
-    return Word(percent([cell["mean"] for cell in known]), (f"published {theirs}",) if theirs != MISSING else ())
+    ours = percent([cell["mean"] for cell in compared])
+    theirs = percent([cell["published"] and cell["published"]["value"] for cell in compared])
+    theirs = one["published"].get(column, {"value": theirs})["value"]
+    said = () if theirs is None else (f"published {theirs:.2f} %",)
+    return Word(MISSING if ours is None else f"{ours:.2f} %", said)
 
 
 def _measure_text(record: Record) -> str:
@@ -168,7 +157,7 @@ def _value(cell: Record, record: Record) -> Word:
 def mean_text(cell: Record) -> str:
     """A cell's mean and spread, or why it has none."""
     if cell["mean"] is None:
-        if cell["values"] and not cell["diverged"]:
+        if (cell["values"] and not cell["diverged"]) or cell["why"] == NONE_REACHED:
             return "not reached"
         return "failed" if cell["error"] else "diverged" if cell["diverged"] or cell["why"] else MISSING
     spread = f" {spread_text(plain, cell['mean'], cell['std'])}" if cell["std"] is not None else ""
@@ -220,11 +209,17 @@ def _tuned(cell: Record) -> str:
 
 def listing(rows: Sequence[tuple[str, ...]]) -> Table:
     """What there is to reproduce, for a terminal."""
+    table = _table(("Name", "Title", "Cells", "Published", "Recorded"))
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _table(titles: Sequence[str]) -> Table:
+    """The first column, which has the names, is never wrapped."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("Name", "Title", "Cells", "Published", "Recorded"):
-        table.add_column(title, no_wrap=title == "Name")
-    for row in rows:
-        table.add_row(*row)
+    for at, title in enumerate(titles):
+        table.add_column(title, no_wrap=at == 0)
     return table
