@@ -12,8 +12,8 @@ import torch
 from fedloom.conformance.answers import OfRun, Same
 from fedloom.conformance.claims import Claim, Declaration, Subject
 from fedloom.conformance.declarations.courses import Adapts, Reported
-from fedloom.conformance.kit import Trial, bench, plan
-from fedloom.conformance.mutants import Mutant, mutants
+from fedloom.conformance.kit import Trial, bench, plan, refuse_unknown
+from fedloom.conformance.mutants import KINDS, Mutant, kind_of, mutants
 from fedloom.conformance.problems import classification, quadratics
 from fedloom.errors import ConfigError
 from fedloom.execution import one_thread
@@ -73,6 +73,8 @@ def check_mutants(
     The method and what is known of it are as for ``check_method``; ``only`` are names of mutants, or the words with
     which these begin ("reply", "default"). ``report`` is called with each outcome as soon as it is there.
     """
+    for wanted in only or ():
+        refuse_unknown("kind of mutants", kind_of(wanted), KINDS)
     subject = bench(name, method, claims)
     excuses, outcomes = dict(subject.declaration.equivalent), []
     trials = [trial for trial in plan(subject.declaration) if trial.kind not in _NOT_JUDGES]

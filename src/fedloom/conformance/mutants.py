@@ -58,7 +58,7 @@ class Mutant:
     name: str
     """What is wrong, as "what: how"."""
     kind: str
-    """Its first word; "ignored" and "frozen" for hyper-parameters that are so."""
+    """Its first word; "ignored" and "frozen" for hyper-parameters that are so (``kind_of``)."""
     method: Method
     about: str = ""
     """The hyper-parameter, the check or the hardship that is likely to show it."""
@@ -143,9 +143,14 @@ def mutants(
 
 
 def _mutant(name: str, method: Method, change: Change, about: str = "") -> Mutant:
-    cls = type(method)
-    kind = name.partition(":")[0].partition(" ")[0]
+    cls, kind = type(method), kind_of(name)
     return Mutant(name, kind, _subclass(cls, change(cls))(**_values(method)), about or _SHOWN_BY.get(kind, ""))
+
+
+def kind_of(name: str) -> str:
+    """The kind of the mutant of that name; a kind is its own."""
+    first, *more = name.partition(":")[0].split()
+    return next((word for word in more if word in ("ignored", "frozen")), first)
 
 
 def _subclass(cls: type[Any], functions: Mapping[str, Any]) -> type[Any]:
@@ -223,11 +228,11 @@ def _at_server(of: Literal["replies", "ctx"], lend: Callable[[Any], dict[str, An
 def _of_field(method: Method, name: str) -> Iterator[Mutant]:
     value = getattr(method, name)
     ignored = _mutant(f"{name} ignored", method, _instead(name, lambda method: value), name)
-    yield replace(ignored, kind="ignored", bites=lambda settings: bool(settings.get(name, value) != value))
+    yield replace(ignored, bites=lambda settings: bool(settings.get(name, value) != value))
     if _admits(method, name, "step:0.1:50:0.5"):
         first = _instead(name, lambda method: rate_at(getattr(method, name), 0))
         frozen = _mutant(f"{name} frozen at round 0", method, first, name)
-        yield replace(frozen, kind="frozen", bites=lambda settings: isinstance(settings.get(name), str))
+        yield replace(frozen, bites=lambda settings: isinstance(settings.get(name), str))
     for other in _others(method, name)[:1]:
         changed = replace(method, **{name: other})  # type: ignore[type-var]
         yield Mutant(f"default {name}: {other!r}", "default", changed, bites=lambda settings: name not in settings)
@@ -526,6 +531,9 @@ _FAULTS: Mapping[str, Mapping[str, Change]] = {
     "replies to a server": {"weight: by rows always": _after(("weight",), lambda weight, self, client: client.n)},
 }
 """By what a method must have for it (see ``_of_functions``): the mutants' names, and what these change."""
+_OF_FUNCTIONS = dict.fromkeys(kind_of(name) for faults in _FAULTS.values() for name in faults)
+KINDS = ("ignored", "frozen", "default", "reply", "state", "memory", *_OF_FUNCTIONS)
+"""The kinds of mutants."""
 _SHOWN_BY = {"draw": "draws", "effort": "effort", "evaluations": "work", "work": "work", "weight": "weighting"}
 """By kind of mutant: the check, or the hyper-parameter of claims, that is likely to show it."""
 _DIFFER = ("sizes", "weight")
