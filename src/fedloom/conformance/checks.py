@@ -278,10 +278,8 @@ def effort(subject: Subject) -> Finding:
         with subject.walking(problem, method, fleet=fleet) as walk:
             recorded.append(int(walk.step()["gradient_evaluations"]))
             moment = Moment(walk)
-            client, received = moment.stack(effort=part), moment.received()
-            # after a round with losses some have no memory yet: all begin anew
-            memory = method.client_init(moment.stack(), received) if method.remembers else {}
-            method.turn(client, received, memory)
+            client = moment.stack(effort=part)
+            method.turn(client, moment.received(), moment.memory())
             counts.append(client.evaluations)
     if not subject.declaration.divisible:
         same = bool((counts[0] == counts[1]).all()) and recorded[0] == recorded[1]
@@ -328,9 +326,12 @@ def sums(subject: Subject) -> Finding:
     The sums are put together here from two halves of the clients, as a secure sum would from those of two helpers.
     """
     method = subject.batches()
-    if not isinstance(method, ServerMethod) or method.reduce == "each":
+    if not isinstance(method, ServerMethod):
+        return Finding(True, None, "it has no server")
+    if method.reduce == "each":
         return Finding(True, None, "it looks at single replies, as it says")
     with subject.midway(torch.float64) as moment:
+        walk = moment.walk
         reply, _ = method.client(moment.stack(), moment.received(), moment.memory())
         whole = replies_to(method, moment.stack(), reply)
         if whole.columns is not None:
@@ -338,7 +339,6 @@ def sums(subject: Subject) -> Finding:
         sent = Channel().send(reply, method.weight(moment.stack()), {}, moment.ids, moment.draw).wire
         half = len(moment.ids) // 2
         added = {key: value[:half].sum(0) + value[half:].sum(0) for key, value in sent.items()}
-        walk = moment.walk
         ends = [method.server(walk.state, r, walk.context(2)) for r in (whole, replace(whole, sums=added))]
     return Finding.within(difference(*ends), 1e-10, "greatest difference of a state made from sums of two halves")
 
