@@ -138,15 +138,9 @@ class OfRun(Claim):
         self, subject: Subject, problem: Problem, hardship: Hardship, prior: Vector | None = None
     ) -> AbstractContextManager[Walk]:
         """The run at its start."""
-        return subject.walking(
-            problem,
-            subject.tuned(self.method),
-            select=hardship.selection(problem.data.clients),
-            channel=hardship.channel,
-            fleet=self.fleet_in(hardship),
-            seed=self.seed,
-            prior=prior,
-        )
+        how = {"select": hardship.selection(problem.data.clients), "channel": hardship.channel, "prior": prior}
+        how |= {"fleet": self.fleet_in(hardship), "seed": self.seed}
+        return subject.walking(problem, subject.tuned(self.method), **how)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +158,9 @@ class Limit(OfRun):
     not_at: Limits | None = None
     """Where the method must not end: what it is often mistaken to reach."""
     fleet: Fleet = field(default_factory=Fleet)
+    """The fleet when there is no further hardship."""
     seed: int = 4
+    """Of this seed's delays some, but not most, miss the deadline."""
     prior: Callable[[Known], Tensor] | None = None
     """The earlier model that the method is given, if any."""
 
@@ -218,6 +214,7 @@ class Path(OfRun):
     rounds: int = 30
     tolerance: float = 1e-11
     stands: tuple[str, ...] = ()
+    """The hardships under which it holds too."""
     seed: int = 4
 
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
@@ -289,10 +286,12 @@ class Measured(OfRun):
     name: str
     problem: Callable[[], Problem]
     measure: Callable[..., float]
+    """Of the run; with the state before the round, and the ids of those who were heard, where that is asked for."""
     method: Mapping[str, Any] = field(default_factory=dict)
     rounds: int = 20
     tolerance: float = 1e-12
     stands: tuple[str, ...] = ()
+    """The hardships under which it holds too."""
     seed: int = 4
 
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:

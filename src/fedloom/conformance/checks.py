@@ -24,6 +24,7 @@ from fedloom.conformance.drive import (
     everything,
     few,
     in_one,
+    labelled,
     memories,
     product,
     replies_to,
@@ -491,18 +492,14 @@ def _client_half(moment: Moment, position: int | None, received: Message | None 
     kept = method.settle(client, provisional, reply, received)
     model = method.personal(client, moment.walk.state, kept)
     shape = moment.stack().n.shape[:1] if position is None else ()
-    return {
-        **{f"reply {key}": value for key, value in reply.items()},
-        **{f"provisional memory {key}": value for key, value in provisional.items()},
-        **{f"memory {key}": value for key, value in kept.items()},
-        "model": model.expand(*shape, model.shape[-1]),
-    }
+    parts = labelled({"reply": reply, "provisional memory": provisional, "memory": kept})
+    return {**parts, "model": model.expand(*shape, model.shape[-1])}
 
 
 def _joined(moment: Moment, draw: Draw) -> dict[str, Tensor]:
     """The reply and the memory of the stack with this randomness."""
     reply, memory = moment.method.turn(moment.stack(draw), moment.received(), moment.memory())
-    return {f"reply {key}": value for key, value in reply.items()} | {f"memory {k}": v for k, v in memory.items()}
+    return labelled({"reply": reply, "memory": memory})
 
 
 def _saved(folder: Path) -> dict[str, Tensor]:

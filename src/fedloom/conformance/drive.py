@@ -85,10 +85,12 @@ def memories(store: MemoryStore) -> dict[int, Memory]:
 
 def in_one(state: State, memories: Mapping[int, Memory]) -> dict[str, Tensor]:
     """A server's state and clients' memories in one dict."""
-    parts = {f"state {key}": value for key, value in state.items()}
-    for client, memory in memories.items():
-        parts |= {f"memory {key} of client {client}": value for key, value in memory.items()}
-    return parts
+    return labelled({"state": state, **{f"client {client}'s memory": own for client, own in memories.items()}})
+
+
+def labelled(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Several dicts in one, whose keys say of which dict they were."""
+    return {f"{name} {key}": value for name, own in parts.items() for key, value in own.items()}
 
 
 @dataclass(frozen=True, eq=False)
