@@ -27,3 +27,9 @@ def test_a_method_of_nodes_goes_through_the_whole_kit() -> None:
     outcomes = check_method("gossip", Gossip(), GOSSIP)
     assert len(outcomes) > 20
     assert [f"{o.check}: {o.detail}" for o in outcomes if not o.passed] == []
+
+
+def test_a_method_of_nodes_is_not_said_to_look_at_single_replies() -> None:
+    (outcome,) = check_method("gossip", Gossip(), GOSSIP, ["sums"])
+    assert outcome.passed
+    assert outcome.detail == "it has no server"

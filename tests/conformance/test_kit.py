@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import pytest
 
@@ -21,8 +21,9 @@ from fedloom.conformance import (
     check_names,
     quadratics,
 )
+from fedloom.conformance.declarations.courses import Course
 from fedloom.errors import ConfigError
-from fedloom.methods import REGISTER, FedAvg
+from fedloom.methods import REGISTER, FedAvg, Scaffold
 
 OWN = {"controlled": (Controlled, CONTROLLED), "elaborate": (Elaborate, ELABORATE)}
 
@@ -103,6 +104,22 @@ def test_a_limit_that_is_where_it_must_not_be_fails() -> None:
 def test_an_unknown_check_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="did you mean 'resume'"):
         check_methods(["fedavg"], ["resumed"])
+
+
+def test_a_claim_that_no_method_makes_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'known-answer: one full step is FedSGD'"):
+        check_methods(["local", "fedavg"], ["known-answer: one full step is FedAvg"])
+
+
+def test_a_claim_that_one_of_several_methods_makes_is_checked_of_that_one() -> None:
+    outcomes = check_methods(["local", "fedavg"], ["known-answer: one full step is FedSGD"])
+    assert [(outcome.method, outcome.passed) for outcome in outcomes] == [("fedavg", True)]
+
+
+def test_a_claim_about_a_course_holds_for_the_channel_of_its_hardship() -> None:
+    course = next(claim for claim in DECLARATIONS["scaffold"].claims if isinstance(claim, Course))
+    (outcome,) = check_method("scaffold", Scaffold, [replace(course, stands=("quantised",))], ["quantised"])
+    assert not outcome.passed, "replies of 4 bits do not follow the exact course"
 
 
 def test_an_unknown_method_is_refused_with_the_nearest_name() -> None:

@@ -144,6 +144,11 @@ def test_an_excuse_for_a_mutant_that_there_is_not_is_refused() -> None:
         check_mutants("mine", FedSGD, Declaration((OPTIMUM,), equivalent={"reply h: sign": "?"}))
 
 
+def test_an_unknown_kind_of_mutants_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'reply'"):
+        check_mutants("fedsgd", only=["relpy g: sign"])
+
+
 def test_outcomes_of_mutants_are_reported_as_they_come() -> None:
     seen: list[MutantOutcome] = []
     outcomes = check_mutants("fedsgd", only=["reply"], report=seen.append)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import count, islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedloom.conformance.claims import IDEAL, Claim, Finding, Hardship, Subject
-from fedloom.conformance.drive import Walk, apart, product
+from fedloom.conformance.drive import Walk, apart, product, stepped
 from fedloom.conformance.problems import Known
 from fedloom.engine.fleet import Fleet
 from fedloom.federation.problem import Problem
 from fedloom.methods.method import Method
 from fedloom.methods.wrapper import Wrapper
+from fedloom.types import Vector
 
 Limits = Callable[[Known, Any], Tensor]
 """From the problem and the method (for its hyper-parameters) to a vector, or to one a client for a personal method."""
@@ -36,6 +40,14 @@ class Target:
     tolerance: float
     scale: float
     """How far the clients disagree."""
+
+    def unlike_rival(self, found: Finding, away: Callable[[Tensor], float], least: float) -> Finding:
+        """The same finding, but failed unless the rival is further away than ``least``."""
+        if self.rival is None:
+            return found
+        elsewhere = away(self.rival)
+        detail = f"{found.detail}; {elsewhere:.2g} from where it must not end"
+        return replace(found, passed=found.passed and elsewhere > least, detail=detail)
 
 
 class Sense(ABC):
@@ -68,11 +80,7 @@ class Exactly(Sense):
             if there and stayed:
                 break
         finding = Finding.within(off, target.tolerance, f"distance to the limit after {t} rounds")
-        if target.rival is None:
-            return finding
-        elsewhere = apart(found, target.rival)
-        passed = finding.passed and elsewhere > 1000 * target.tolerance
-        return Finding(passed, off, f"{finding.detail}; {elsewhere:.2g} from where it must not end")
+        return target.unlike_rival(finding, partial(apart, found), 1000 * target.tolerance)
 
 
 @dataclass(frozen=True)
@@ -103,21 +111,46 @@ class OnAverage(Sense):
             f"the mean of {self.rounds} rounds is {off:.2g} standard errors from the limit, at most {_ERRORS} allowed; "
             f"one is {coarse:.2g} of how far clients disagree, at most {_SHARP} allowed"
         )
-        if target.rival is None:
-            return Finding(passed, off, detail)
-        elsewhere = away(target.rival)
-        return Finding(passed and elsewhere > _ERRORS, off, f"{detail}; {elsewhere:.2g} from where it must not end")
+        return target.unlike_rival(Finding(passed, off, detail), away, _ERRORS)
+
+
+class OfRun(Claim):
+    """What claims about one run share: how that is set up, and what a hardship changes."""
+
+    method: Mapping[str, Any]
+    """Hyper-parameters."""
+    stands: tuple[str, ...] = ()
+    """The hardships under which it holds too."""
+    fleet: Fleet = Fleet()
+    """The fleet when there is no further hardship."""
+    seed: int = 4
+    """Of this seed's delays some, but not most, miss the deadline."""
+
+    @property
+    def survives(self) -> tuple[str, ...]:
+        return self.stands
+
+    def fleet_in(self, hardship: Hardship) -> Fleet:
+        """The fleet of the run."""
+        return self.fleet if hardship is IDEAL else hardship.fleet
+
+    def walking(
+        self, subject: Subject, problem: Problem, hardship: Hardship, prior: Vector | None = None
+    ) -> AbstractContextManager[Walk]:
+        """The run at its start."""
+        how = {"select": hardship.selection(problem.data.clients), "channel": hardship.channel, "prior": prior}
+        how |= {"fleet": self.fleet_in(hardship), "seed": self.seed}
+        return subject.walking(problem, subject.tuned(self.method), **how)
 
 
 @dataclass(frozen=True, eq=False)
-class Limit(Claim):
+class Limit(OfRun):
     """The method comes to where theory says, and stays there, also under the hardships that it survives."""
 
     name: str
     known: Callable[[], Known]
     limit: Limits
     method: Mapping[str, Any] = field(default_factory=dict)
-    """Hyper-parameters."""
     rounds: int = 300
     tolerance: float = 1e-9
     hardships: Mapping[str, Sense] = field(default_factory=dict)
@@ -136,14 +169,12 @@ class Limit(Claim):
         return tuple(self.hardships)
 
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
-        method, fleet = subject.tuned(self.method), hardship.fleet if hardship is not IDEAL else self.fleet
-        known = self._in_time(self.known(), fleet)
+        known = self._in_time(self.known(), self.fleet_in(hardship))
+        method, prior = subject.tuned(self.method), self.prior(known) if self.prior is not None else None
         rival = self.not_at(known, method) if self.not_at is not None else None
         target = Target(self.limit(known, method), rival, self.tolerance, known.scale)
         sense = self.hardships.get(hardship.name, Exactly(self.rounds))
-        how = {"select": hardship.selection(len(known.clients)), "channel": hardship.channel, "fleet": fleet}
-        how |= {"prior": self.prior(known)} if self.prior is not None else {}
-        with subject.walking(known.problem, method, seed=self.seed, **how) as walk:
+        with self.walking(subject, known.problem, hardship, prior) as walk:
             return sense.judge(walk, known.clients, target)
 
     def _in_time(self, known: Known, fleet: Fleet) -> Known:
@@ -158,8 +189,18 @@ class Limit(Claim):
         return some
 
 
+def greatest(deviations: Iterable[float], rounds: int, bound: float, what: str) -> Finding:
+    """The greatest deviation of so many rounds is to be within the bound; after one that is not there are no more."""
+    off = 0.0
+    for deviation in islice(deviations, rounds):
+        off = math.inf if math.isnan(deviation) else max(off, deviation)
+        if off > bound:
+            break
+    return Finding.within(off, bound, f"greatest {what} in {rounds} rounds")
+
+
 @dataclass(frozen=True, eq=False)
-class Path(Claim):
+class Path(OfRun):
     """Every round is what theory says: ``step`` maps where the method was to where it must be next.
 
     Where it is known whose replies are accepted (sampled clients, lost and late replies), ``step`` gets the problem
@@ -176,31 +217,26 @@ class Path(Claim):
     """The hardships under which it holds too."""
     seed: int = 4
 
-    @property
-    def survives(self) -> tuple[str, ...]:
-        return self.stands
-
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
-        known, method, off = self.known(), subject.tuned(self.method), 0.0
+        known = self.known()
+        with self.walking(subject, known.problem, hardship) as walk:
+            return greatest(self._distances(known, walk), self.rounds, self.tolerance, "distance from the path")
+
+    def _distances(self, known: Known, walk: Walk) -> Iterator[float]:
+        """After each round, how far the method is from where it must be."""
+        method, at = walk.setting.method, walk.context(0).theta0.clone()
         personal = method.evaluates == "personal"
-        select = hardship.selection(len(known.clients))
-        how = {"select": select, "channel": hardship.channel, "fleet": hardship.fleet, "seed": self.seed}
-        with subject.walking(known.problem, method, **how) as walk:
-            at = walk.context(0).theta0.clone()
-            at = at.repeat(len(known.clients), 1) if personal else at
-            seen = torch.zeros(len(known.clients), dtype=torch.bool)
-            for t in range(self.rounds):
-                if off > self.tolerance:
-                    break
-                answered = known.clients if method.layout == "pooled" else accepted(walk, t)
-                walk.step()
-                if len(answered):
-                    where = answered if personal else ...
-                    at[where] = self.step(known.only(answered), in_round(method, t), at[where])
-                    seen[answered] = True
-                who = known.clients[seen]
-                off = max(off, apart(product(walk, who), at[who] if personal else at))
-        return Finding.within(off, self.tolerance, f"greatest distance from the path in {self.rounds} rounds")
+        at = at.repeat(len(known.clients), 1) if personal else at
+        seen = torch.zeros(len(known.clients), dtype=torch.bool)
+        for t in count():
+            answered = known.clients if method.layout == "pooled" else accepted(walk, t)
+            walk.step()
+            if len(answered):
+                where = answered if personal else ...
+                at[where] = self.step(known.only(answered), in_round(method, t), at[where])
+                seen[answered] = True
+            who = known.clients[seen]
+            yield apart(product(walk, who), at[who] if personal else at)
 
 
 def in_round(method: Method, t: int) -> Any:
@@ -233,30 +269,24 @@ class Same(Claim):
     tolerance: float = 0.0
 
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
-        problem, off = self.problem(), 0.0
+        problem = self.problem()
         clients = torch.arange(problem.data.clients)
         with (
             subject.walking(problem, subject.tuned(self.method)) as one,
             subject.walking(problem, self.other) as other,
         ):
-            for _ in range(self.rounds):
-                if off > self.tolerance:
-                    break
-                one.step()
-                other.step()
-                off = max(off, apart(product(one, clients), product(other, clients)))
-        what = f"greatest difference from {type(self.other).__name__} in {self.rounds} rounds"
-        return Finding.within(off, self.tolerance, what)
+            distances = (apart(*(product(stepped(walk), clients) for walk in (one, other))) for _ in count())
+            return greatest(distances, self.rounds, self.tolerance, f"difference from {type(self.other).__name__}")
 
 
 @dataclass(frozen=True, eq=False)
-class Invariant(Claim):
-    """After every round this measure of a run is zero."""
+class Measured(OfRun):
+    """After every round a measure of the run is zero."""
 
     name: str
     problem: Callable[[], Problem]
     measure: Callable[..., float]
-    """Of the run."""
+    """Of the run; with the state before the round, and the ids of those who were heard, where that is asked for."""
     method: Mapping[str, Any] = field(default_factory=dict)
     rounds: int = 20
     tolerance: float = 1e-12
@@ -264,36 +294,34 @@ class Invariant(Claim):
     """The hardships under which it holds too."""
     seed: int = 4
 
-    @property
-    def survives(self) -> tuple[str, ...]:
-        return self.stands
-
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
-        problem, off = self.problem(), 0.0
-        how = {"select": hardship.selection(problem.data.clients), "channel": hardship.channel, "fleet": hardship.fleet}
-        with subject.walking(problem, subject.tuned(self.method), seed=self.seed, **how) as walk:
-            for t in range(self.rounds):
-                if off > self.tolerance:
-                    break
-                deviation = self._after(walk, t)
-                off = math.inf if math.isnan(deviation) else max(off, deviation)
-        return Finding.within(off, self.tolerance, f"greatest deviation in {self.rounds} rounds")
+        with self.walking(subject, self.problem(), hardship) as walk:
+            deviations = (self.deviation(walk, t) for t in count())
+            return greatest(deviations, self.rounds, self.tolerance, "deviation")
 
-    def _after(self, walk: Walk, t: int) -> float:
-        """How far off it is after round t, which is still to be walked."""
+    @abstractmethod
+    def deviation(self, walk: Walk, t: int) -> float:
+        """What is measured after round t, which is still to be walked."""
+
+
+@dataclass(frozen=True, eq=False)
+class Invariant(Measured):
+    """After every round this measure of a run is zero."""
+
+    def deviation(self, walk: Walk, t: int) -> float:
         walk.step()
         return self.measure(walk)
 
 
 @dataclass(frozen=True, eq=False)
-class Around(Invariant):
+class Around(Measured):
     """From the state before a round to the run after it this measure is zero.
 
     It is one of three things: the state before, the run after, and the ids of those whose replies were accepted.
     Rounds without such are left out.
     """
 
-    def _after(self, walk: Walk, t: int) -> float:
+    def deviation(self, walk: Walk, t: int) -> float:
         before, who = walk.state, accepted(walk, t)
         walk.step()
         return self.measure(before, walk, who) if len(who) else 0.0

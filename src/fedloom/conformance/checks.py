@@ -23,12 +23,16 @@ from fedloom.conformance.drive import (
     differing,
     everything,
     few,
+    in_one,
+    labelled,
+    memories,
     product,
     replies_to,
+    stepped,
     walking,
 )
 from fedloom.conformance.problems import relabelled
-from fedloom.conformance.staggered import Staggered
+from fedloom.conformance.staggered import Staggered, column
 from fedloom.conformance.taps import Tap, TappedProblem, TappedSerial
 from fedloom.engine.arrivals import Arrivals
 from fedloom.engine.fleet import Distribution, Fleet
@@ -42,7 +46,7 @@ from fedloom.federation.randomness import Draw
 from fedloom.methods.method import ServerMethod
 from fedloom.storage import checkpoint
 from fedloom.storage.store import MemoryStore
-from fedloom.types import Memory, Message
+from fedloom.types import Message
 
 Check = Callable[[Subject], Finding]
 
@@ -79,7 +83,7 @@ def parameters(subject: Subject) -> Finding:
     if kind(**given) != method or subject.batches() != method:
         return Finding(False, None, "made again from its own parameters it is another")
     with subject.walking(subject.declaration.table(torch.float64), method) as walk:
-        Moment.after(walk, 2)
+        stepped(walk, 2)
     left = [name for name in vars(method) if name not in given or vars(method)[name] is not given[name]]
     if left:
         return Finding(False, float(len(left)), f"a run left something on the method: {few(left)}")
@@ -89,8 +93,7 @@ def parameters(subject: Subject) -> Finding:
 def stacked_call(subject: Subject) -> Finding:
     """A stack of unequal clients answers as its clients do one by one, in float32."""
     off = 0.0
-    with subject.walking(subject.declaration.table(torch.float32), subject.batches()) as walk:
-        moment = Moment.after(walk, 2)
+    with subject.midway() as moment:
         sizes = moment.stack().sizes()
         whole = _client_half(moment, None)
         for i, n in enumerate(sizes.tolist()):
@@ -107,10 +110,8 @@ def stacked_rounds(subject: Subject) -> Finding:
     for stack in (1, 3, 1000):
         how = {"stack": stack, "fleet": _ROUGH}
         with subject.walking(subject.declaration.table(torch.float64), subject.batches(), **how) as walk:
-            for _ in range(20):
-                walk.step()
-            ends.append(everything(walk))
-    off = max(difference(end, ends[0]) for end in ends)
+            ends.append(everything(stepped(walk, 20)))
+    off = max(difference(end, ends[0]) for end in ends[1:])
     return Finding.within(off, 1e-10, "greatest difference between stacks of one, three and all after 20 rounds")
 
 
@@ -137,10 +138,11 @@ def resumed(subject: Subject) -> Finding:
             if row["round"] == stop_after < rounds:
                 raise _Stop
 
-        method = subject.tuned(subject.declaration.batches)
-        prepared = prepare(problem, method, rounds=rounds, fleet=_ROUGH, executor="serial", checkpoint_every=2)
+        prepared = prepare(
+            problem, subject.batches(), rounds=rounds, fleet=_ROUGH, executor="serial", checkpoint_every=2
+        )
         engine = subject.declaration.schedule
-        return replace(prepared, engine=engine).run(out, resume=resume, progress=progress)  # type: ignore[arg-type]
+        return replace(prepared, engine=engine).run(out, resume=resume, progress=progress)
 
     with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
         whole, broken = Path(folder) / "whole", Path(folder) / "broken"
@@ -165,9 +167,7 @@ def order(subject: Subject) -> Finding:
         ids = torch.argsort(names)
         select, rounds = (_in_turn(ids), 2 * clients) if subject.declaration.one_by_one else (All(), 10)
         with subject.walking(relabelled(problem, names), subject.full(), select=select) as walk:
-            for _ in range(rounds):
-                walk.step()
-            found.append(product(walk, ids))
+            found.append(product(stepped(walk, rounds), ids))
     off = apart(found[1], found[0])
     return Finding.within(off, 1e-10, "greatest difference after relabelling the clients")
 
@@ -191,8 +191,7 @@ def messages(subject: Subject) -> Finding:
         up, down = Tap(), TappedSerial()
         how = {"channel": Channel((*transforms, up)), "executor": down, "fleet": Fleet(loss=0.3)}
         with subject.walking(problem, method, **how) as walk:
-            for _ in range(3):
-                walk.step()
+            stepped(walk, 3)
             if up.broken or down.tap.broken:
                 return Finding(False, None, f"changed by serialising: {few([*up.broken, *down.tap.broken])}")
             wrong += abs(walk.clocks.bytes_up - sum(up.sizes)) + abs(walk.clocks.bytes_down - sum(down.tap.sizes))
@@ -201,9 +200,8 @@ def messages(subject: Subject) -> Finding:
 
 def plain(subject: Subject) -> Finding:
     """State, messages and memory are dicts of plain, finite tensors, and the models have the model's shape."""
-    with subject.walking(subject.declaration.table(torch.float32), subject.batches()) as walk:
-        moment = Moment.after(walk, 2)
-        method, client, received = moment.method, moment.stack(), moment.received()
+    with subject.midway() as moment:
+        walk, method, client, received = moment.walk, moment.method, moment.stack(), moment.received()
         reply, memory = method.turn(client, received, moment.memory())
         dicts = {
             "message": received,
@@ -239,9 +237,8 @@ def untouched(subject: Subject) -> Finding:
         for name, values in given.items():
             touched.extend(f"{function} changes {name} {key!r}" for key in differing(before[name], values))
 
-    with subject.walking(subject.declaration.table(torch.float32), subject.batches()) as walk:
-        moment = Moment.after(walk, 2)
-        method, state = moment.method, walk.state
+    with subject.midway() as moment:
+        walk, method, state = moment.walk, moment.method, moment.walk.state
         with watch("what is sent", state=state):
             received = copied(moment.received())
         memory = copied(moment.memory())
@@ -276,24 +273,19 @@ def seeds(subject: Subject) -> Finding:
 
 def effort(subject: Subject) -> Finding:
     """A client that manages half of its work computes fewer gradients, and the history says so."""
-    problem, method, divisible = (
-        subject.declaration.table(torch.float32),
-        subject.batches(),
-        subject.declaration.divisible,
-    )
+    problem, method = subject.declaration.table(torch.float32), subject.batches()
     counts, recorded = [], []
     for part, fleet in ((1.0, Fleet()), (0.5, Fleet(stragglers=1.0))):
         with subject.walking(problem, method, fleet=fleet) as walk:
             recorded.append(int(walk.step()["gradient_evaluations"]))
-            moment = Moment(walk, Draw(0, 1))
+            moment = Moment(walk)
             client = moment.stack(effort=part)
-            method.turn(client, moment.received(), _memory(moment))
+            method.turn(client, moment.received(), moment.memory())
             counts.append(client.evaluations)
-    if not divisible:
+    if not subject.declaration.divisible:
         same = bool((counts[0] == counts[1]).all()) and recorded[0] == recorded[1]
-        return Finding(
-            same, 1.0, "its work has no parts, as declared" if same else "declared to have no parts, but has"
-        )
+        what = "its work has no parts, as declared" if same else "declared to have no parts, but has"
+        return Finding(same, 1.0, what)
     share = float(counts[1].sum() / counts[0].sum())
     pooled = method.layout == "pooled"  # a pool is no device that could be slow, whatever the fleet
     fewer = bool((counts[1] < counts[0]).all()) and (pooled or recorded[1] < recorded[0])
@@ -302,11 +294,10 @@ def effort(subject: Subject) -> Finding:
 
 def work(subject: Subject) -> Finding:
     """A method that says beforehand how many gradients its clients compute is right, with and without mini-batches."""
-    problem, off = subject.declaration.table(torch.float32), 0
-    for method in (subject.batches(), subject.full()):
-        with subject.walking(problem, method) as walk:
-            moment = Moment.after(walk, 1)
-            client = moment.stack()
+    off = 0
+    for full in (False, True):
+        with subject.midway(rounds=1, full=full) as moment:
+            client, method = moment.stack(), moment.method
             said = method.work(client.sizes())
             if said is None:
                 return Finding(True, None, "known only when a client is done, as it says")
@@ -319,10 +310,9 @@ def columns(subject: Subject) -> Finding:
     """Clients of a stack answer the same when each has fetched for itself: all that they received is then a column."""
     if subject.method.needs_rounds is not None:
         return Finding(True, None, f"it needs rounds: {subject.method.needs_rounds}")
-    with subject.walking(subject.declaration.table(torch.float32), subject.batches()) as walk:
-        moment = Moment.after(walk, 2)
-        shared, own = walk.fetched(moment.ids)
-        apiece = {**{key: _column(value, len(moment.ids)) for key, value in shared.items()}, **own}
+    with subject.midway() as moment:
+        shared, own = moment.walk.fetched(moment.ids)
+        apiece = {**{key: column(value, len(moment.ids)) for key, value in shared.items()}, **own}
         replies, firsts = [], []
         for received in (moment.received(), apiece):
             replies.append(_client_half(moment, None, received))
@@ -337,10 +327,12 @@ def sums(subject: Subject) -> Finding:
     The sums are put together here from two halves of the clients, as a secure sum would from those of two helpers.
     """
     method = subject.batches()
-    if not isinstance(method, ServerMethod) or method.reduce == "each":
+    if not isinstance(method, ServerMethod):
+        return Finding(True, None, "it has no server")
+    if method.reduce == "each":
         return Finding(True, None, "it looks at single replies, as it says")
-    with subject.walking(subject.declaration.table(torch.float64), method) as walk:
-        moment = Moment.after(walk, 2)
+    with subject.midway(torch.float64) as moment:
+        walk = moment.walk
         reply, _ = method.client(moment.stack(), moment.received(), moment.memory())
         whole = replies_to(method, moment.stack(), reply)
         if whole.columns is not None:
@@ -376,8 +368,8 @@ def coordinates(subject: Subject) -> Finding:
     method = subject.batches()
     if not isinstance(method, ServerMethod) or not method.coordinatewise:
         return Finding(True, None, "its server's step is not said to work coordinate by coordinate")
-    with subject.walking(subject.declaration.table(torch.float64), method) as walk:
-        moment, n = Moment.after(walk, 2), walk.problem.model.n
+    with subject.midway(torch.float64) as moment:
+        walk, n = moment.walk, moment.walk.problem.model.n
         reply, _ = method.client(moment.stack(), moment.received(), moment.memory())
         whole = method.server(walk.state, replies_to(method, moment.stack(), reply), walk.context(2))
         off = 0.0
@@ -402,13 +394,9 @@ def asynchronous(subject: Subject) -> Finding:
     for buffer in (1, 3):
         by_hand, schedule = Staggered(problem, method, ticks, buffer), Schedule("async", buffer=buffer)
         with walking(Arrivals, problem, method, fleet=fleet, schedule=schedule) as walk:
-            for _ in range(3):
-                walk.step()
-            by_hand.run(walk.clocks.server_steps)
-            expected = {f"state {key}": value for key, value in by_hand.state.items()}
-            for client, memory in by_hand.memories.items():
-                expected |= {f"memory {key} of client {client}": value[0] for key, value in memory.items()}
-            off = max(off, difference(everything(walk), expected))
+            by_hand.run(stepped(walk, 3).clocks.server_steps)
+            alone = {who: {key: row[0] for key, row in own.items()} for who, own in by_hand.memories.items()}
+            off = max(off, difference(everything(walk), in_one(by_hand.state, alone)))
         oldest = max(oldest, *by_hand.staleness)
     finding = Finding.within(off, 1e-10, f"greatest difference from a loop by hand, replies up to {oldest} steps old")
     return replace(finding, passed=finding.passed and oldest > 0)
@@ -419,8 +407,7 @@ def draws(subject: Subject) -> Finding:
     method = subject.batches()
     if method.local_batch is None:
         return Finding(True, None, "it has no mini-batches")
-    with subject.walking(subject.declaration.table(torch.float32), method) as walk:
-        moment = Moment.after(walk, 2)
+    with subject.midway() as moment:
         if not differing(*(_joined(moment, draw=Draw(5, t)) for t in (3, 4))):
             return Finding(False, 0.0, "two rounds have the same mini-batches")
         client, received, memory = moment.alone(int(moment.stack().sizes().argmax()))
@@ -467,9 +454,7 @@ def _same_anywhere(subject: Subject, problem: Problem) -> Finding:
     how = {"stack": 2, "fleet": _ROUGH, "channel": Channel() if method.exact else QUANTISED.channel}
     for executor in executors:
         with subject.walking(problem, method, executor=executor, **how) as walk:
-            for _ in range(3):
-                walk.step()
-            ends.append(everything(walk))
+            ends.append(everything(stepped(walk, 3)))
     different = [key for end in ends[1:] for key in differing(ends[0], end)]
     return _bits(sorted(set(different)), "a run in worker processes")
 
@@ -482,11 +467,6 @@ def _bits(different: list[str], who: str) -> Finding:
 def _in_turn(clients: Tensor) -> Selection:
     """One client a round, in this order."""
     return Chosen(lambda _, ctx: [int(clients[ctx.round % len(clients)])])
-
-
-def _column(value: Tensor, clients: int) -> Tensor:
-    """What was sent to all, as each of so many clients has it."""
-    return value.expand(clients, *(value.shape or (1,)))
 
 
 def _half(tensors: Mapping[str, Tensor], n: int, half: slice) -> dict[str, Tensor]:
@@ -512,33 +492,21 @@ def _client_half(moment: Moment, position: int | None, received: Message | None 
     kept = method.settle(client, provisional, reply, received)
     model = method.personal(client, moment.walk.state, kept)
     shape = moment.stack().n.shape[:1] if position is None else ()
-    return {
-        **{f"reply {key}": value for key, value in reply.items()},
-        **{f"provisional memory {key}": value for key, value in provisional.items()},
-        **{f"memory {key}": value for key, value in kept.items()},
-        "model": model.expand(*shape, model.shape[-1]),
-    }
+    parts = labelled({"reply": reply, "provisional memory": provisional, "memory": kept})
+    return {**parts, "model": model.expand(*shape, model.shape[-1])}
 
 
 def _joined(moment: Moment, draw: Draw) -> dict[str, Tensor]:
     """The reply and the memory of the stack with this randomness."""
     reply, memory = moment.method.turn(moment.stack(draw), moment.received(), moment.memory())
-    return {f"reply {key}": value for key, value in reply.items()} | {f"memory {k}": v for k, v in memory.items()}
-
-
-def _memory(moment: Moment) -> Memory:
-    """Fresh memory for everybody: after a round with losses some have none yet."""
-    return moment.method.client_init(moment.stack(), moment.received()) if moment.method.remembers else {}
+    return labelled({"reply": reply, "memory": memory})
 
 
 def _saved(folder: Path) -> dict[str, Tensor]:
     """State and memories in the newest checkpoint of a run."""
     found = checkpoint.load(folder / checkpoint.NEWEST)
-    parts = {f"state {key}": value for key, value in found.groups["state"].items()}
     with MemoryStore.restore(folder, found.groups["memory"]) as store:
-        for client in store.clients().tolist():
-            parts |= {f"memory {key} of client {client}": v for key, v in (store.get(client) or {}).items()}
-    return parts
+        return in_one(found.groups["state"], memories(store))
 
 
 def _timeless(run: Run) -> list[dict[str, Any]]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 
 from fedloom.channel import Channel, Quantise
-from fedloom.conformance.drive import Schedule, Walk, walking
+from fedloom.conformance.drive import Moment, Schedule, Walk, walking
 from fedloom.conformance.problems import classification, images
 from fedloom.engine.fleet import Distribution, Fleet
 from fedloom.engine.rounds import Rounds
@@ -145,3 +145,9 @@ class Subject:
     def walking(self, problem: Problem, method: Method, **how: Any) -> AbstractContextManager[Walk]:
         """A run at its start."""
         return walking(self.declaration.schedule, problem, method, **how)
+
+    @contextmanager
+    def midway(self, dtype: torch.dtype = torch.float32, rounds: int = 2, full: bool = False) -> Iterator[Moment]:
+        """The midst of a run without a known answer; ``full`` is without mini-batches."""
+        with self.walking(self.declaration.table(dtype), self.full() if full else self.batches()) as walk:
+            yield Moment.after(walk, rounds)

@@ -6,52 +6,28 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedloom.channel import Channel
-from fedloom.engine.engine import Clocks, Row
+from fedloom.engine.engine import Engine
 from fedloom.engine.selection import All
 from fedloom.engine.setting import Setting
 from fedloom.execution import Executor, Serial
 from fedloom.federation.client import Client
 from fedloom.federation.problem import Problem
+from fedloom.federation.ragged import Ints
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
-from fedloom.methods.method import Context, Method, ServerMethod
+from fedloom.methods.method import Method, ServerMethod
 from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message, State, Vector
 
-Ints = npt.NDArray[np.int64]
-
-
-class Walk(Protocol):
-    """A run under way, whatever its schedule: ``fedloom.engine.rounds.Rounds`` is one."""
-
-    setting: Setting
-    problem: Problem
-    candidates: Ints
-    state: State
-    store: MemoryStore
-    clocks: Clocks
-
-    def step(self) -> Row:
-        """One round."""
-
-    def context(self, t: int) -> Context:
-        """What the server knows in round t."""
-
-    def fetched(self, clients: Ints) -> tuple[Message, Message]:
-        """What these clients would receive now: what all do, and columns of what each does."""
-
-    def theta(self) -> Vector:
-        """The common model as it is now."""
-
-
+Walk = Engine
+"""A run under way, whatever its schedule."""
 Schedule = Callable[[Setting, Executor, MemoryStore], Walk]
 
 
@@ -68,6 +44,13 @@ def walking(
             yield schedule(setting, chosen, store)
         finally:
             chosen.close()
+
+
+def stepped(walk: Walk, rounds: int = 1) -> Walk:
+    """The run so many rounds later."""
+    for _ in range(rounds):
+        walk.step()
+    return walk
 
 
 def product(walk: Walk, clients: Tensor) -> Tensor:
@@ -92,11 +75,22 @@ def recall(walk: Walk, clients: Tensor) -> Memory:
 
 def everything(walk: Walk) -> dict[str, Tensor]:
     """The server's state and all clients' memories in one dict."""
-    parts = {f"state {key}": value for key, value in walk.state.items()}
-    for client in walk.store.clients().tolist():
-        memory = walk.store.get(client) or {}
-        parts |= {f"memory {key} of client {client}": value for key, value in memory.items()}
-    return parts
+    return in_one(walk.state, memories(walk.store))
+
+
+def memories(store: MemoryStore) -> dict[int, Memory]:
+    """What each client remembers, by its id."""
+    return {client: store.get(client) or {} for client in store.clients().tolist()}
+
+
+def in_one(state: State, memories: Mapping[int, Memory]) -> dict[str, Tensor]:
+    """A server's state and clients' memories in one dict."""
+    return labelled({"state": state, **{f"client {client}'s memory": own for client, own in memories.items()}})
+
+
+def labelled(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Several dicts in one, whose keys say of which dict they were."""
+    return {f"{name} {key}": value for name, own in parts.items() for key, value in own.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,14 +98,16 @@ class Moment:
     """A method in the midst of a run: the arguments that its functions would be given in the next round."""
 
     walk: Walk
-    draw: Draw
 
     @staticmethod
     def after(walk: Walk, rounds: int) -> Moment:
         """The moment after so many rounds in which everybody took part."""
-        for _ in range(rounds):
-            walk.step()
-        return Moment(walk, Draw(walk.setting.seed, walk.clocks.round))
+        return Moment(stepped(walk, rounds))
+
+    @property
+    def draw(self) -> Draw:
+        """The randomness of the next round."""
+        return Draw(self.walk.setting.seed, self.walk.clocks.round)
 
     @property
     def method(self) -> Method:

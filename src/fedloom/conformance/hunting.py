@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from fedloom.conformance.answers import Around, Invariant, Limit, Path, Same
+from fedloom.conformance.answers import OfRun, Same
 from fedloom.conformance.claims import Claim, Declaration, Subject
-from fedloom.conformance.declarations.courses import Adapts, Course, Reported
-from fedloom.conformance.kit import Trial, bench, plan
-from fedloom.conformance.mutants import Mutant, mutants
+from fedloom.conformance.declarations.courses import Adapts, Reported
+from fedloom.conformance.kit import Trial, bench, plan, refuse_unknown
+from fedloom.conformance.mutants import KINDS, Mutant, kind_of, mutants
 from fedloom.conformance.problems import classification, quadratics
 from fedloom.errors import ConfigError
 from fedloom.execution import one_thread
@@ -25,7 +25,7 @@ _NOT_JUDGES = frozenset(
 """Checks of how a method is written, or of the machinery around it: a mutant is made another way than a method, and
 keeps hidden tables, so that these would refuse it for what it is, not for what it computes."""
 
-_TELLING = (Limit, Path, Same, Invariant, Around, Course, Adapts, Reported)
+_TELLING = (OfRun, Same, Adapts, Reported)
 """Claims whose ``method`` is all that they set."""
 
 
@@ -73,6 +73,8 @@ def check_mutants(
     The method and what is known of it are as for ``check_method``; ``only`` are names of mutants, or the words with
     which these begin ("reply", "default"). ``report`` is called with each outcome as soon as it is there.
     """
+    for wanted in only or ():
+        refuse_unknown("kind of mutants", kind_of(wanted), KINDS)
     subject = bench(name, method, claims)
     excuses, outcomes = dict(subject.declaration.equivalent), []
     trials = [trial for trial in plan(subject.declaration) if trial.kind not in _NOT_JUDGES]
@@ -103,8 +105,6 @@ def _hunted(subject: Subject, mutant: Mutant, trials: list[Trial], excuse: str |
 
 def _apt(trial: Trial, mutant: Mutant) -> bool:
     """Whether a check is likely to show this fault: it sets what is wrong, or is made for it."""
-    if not mutant.about:
-        return False
     return mutant.about == trial.kind or (trial.claim is not None and mutant.about in _set(trial.claim))
 
 
@@ -112,12 +112,12 @@ def _matters(trial: Trial, mutant: Mutant, subject: Subject) -> bool:
     """Whether the mutant can differ from the method in this check; claims of other kinds may set anything."""
     if trial.claim is None:
         return mutant.bites(subject.declaration.batches) or mutant.bites(subject.without_batches())
-    return type(trial.claim) not in _TELLING or mutant.bites(_set(trial.claim))
+    return not isinstance(trial.claim, _TELLING) or mutant.bites(_set(trial.claim))
 
 
-def _set(claim: Claim) -> dict[str, Any]:
+def _set(claim: Claim) -> Mapping[str, Any]:
     """The hyper-parameters that a claim sets, where it tells."""
-    return dict(getattr(claim, "method", {}))
+    return getattr(claim, "method", {})
 
 
 def _rounds(trial: Trial) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from fedloom.conformance.declarations import DECLARATIONS
 from fedloom.errors import ConfigError
 from fedloom.execution import one_thread
 from fedloom.methods import REGISTER, Method, lookup
+from fedloom.register import hint
 
 _ANSWER = "known-answer"
 KINDS = (*CHECKS, _ANSWER, *HARDSHIPS)
@@ -61,8 +61,7 @@ def check_methods(
 
     ``report`` is called with each outcome as soon as it is there.
     """
-    entries = [lookup(name) for name in names or REGISTER]
-    return [o for entry in entries for o in check_method(entry.name, entry.cls, checks=checks, report=report)]
+    return _checked([bench(lookup(name).name, None, None) for name in names or REGISTER], checks, report)
 
 
 def check_method(
@@ -76,13 +75,22 @@ def check_method(
 
     ``claims`` is what is known of it; without any, what the kit knows of a method of that name.
     """
+    return _checked([bench(name, method, claims)], checks, report)
+
+
+def _checked(subjects: list[Subject], checks: Sequence[str] | None, report: Report | None) -> list[Outcome]:
+    """How the checks come out that are wanted, by their kinds or by their whole names."""
+    plans = [(subject, list(plan(subject.declaration))) for subject in subjects]
+    names = [trial.name for _, trials in plans for trial in trials]
+    for check in checks or ():
+        refuse_unknown("check", check, names if ":" in check else KINDS)
     outcomes = []
-    subject = bench(name, method, claims)
     with one_thread():
-        for trial in filter(_wanted(checks), plan(subject.declaration)):
-            outcomes.append(trial.outcome(subject))
-            if report is not None:
-                report(outcomes[-1])
+        for subject, trial in ((subject, trial) for subject, trials in plans for trial in trials):
+            if checks is None or trial.kind in checks or trial.name in checks:
+                outcomes.append(trial.outcome(subject))
+                if report is not None:
+                    report(outcomes[-1])
     return outcomes
 
 
@@ -121,13 +129,7 @@ def plan(declaration: Declaration) -> Iterator[Trial]:
             yield Trial(f"{kind}: {claim.name}", kind, partial(claim.verify, hardship=hardship), claim, hardship)
 
 
-def _wanted(checks: Sequence[str] | None) -> Callable[[Trial], bool]:
-    """Whether a check is wanted, by its kind or by its whole name."""
-    if checks is None:
-        return lambda trial: True
-    for check in checks:
-        if check.partition(":")[0] not in KINDS:
-            near = difflib.get_close_matches(check, KINDS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(KINDS)}"
-            raise ConfigError(f"there is no check {check!r}; {hint}")
-    return lambda trial: trial.kind in checks or trial.name in checks
+def refuse_unknown(what: str, name: str, known: Sequence[str]) -> None:
+    """Refuses a name that nothing has: where nothing is checked, nothing could fail."""
+    if name not in known:
+        raise ConfigError(f"there is no {what} {name!r}; {hint(name, known)}")

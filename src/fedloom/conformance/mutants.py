@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import partialmethod
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -27,22 +27,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.conformance.drive import difference, everything, same_bits, walking
+from fedloom.conformance.drive import difference, everything, same_bits, stepped, walking
 from fedloom.engine.rounds import Rounds
 from fedloom.errors import FedloomError
 from fedloom.federation.client import Client
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
+from fedloom.federation.replies import Replies
 from fedloom.federation.schedules import rate_at
 from fedloom.fields import unfit_fields
-from fedloom.methods.method import Method, NodeMethod, ServerMethod
-from fedloom.types import Memory, Message
+from fedloom.methods.method import Context, Method, NodeMethod, ServerMethod
+from fedloom.types import Memory, Message, State, Vector
 
 Function = Callable[..., Any]
-Change = Callable[[type[Any]], Mapping[str, Function]]
+Change = Callable[[type[Any]], dict[str, Any]]
 """From the class of the method to the functions that its mutant has instead."""
 
 _ON_CLIENTS = ("client_init", "client", "node", "weight", "measure", "adapt", "personal", "settle")
+_TURN = ("client", "node")
+"""The functions by which clients act, of a method with a server and of nodes."""
 _FEW = 0.9
 _ROUNDING = 1e-9
 _NUMBERS = (1.5, 2 / 3, 0.5)
@@ -55,7 +58,7 @@ class Mutant:
     name: str
     """What is wrong, as "what: how"."""
     kind: str
-    """Its first word; "ignored" and "frozen" for hyper-parameters that are so."""
+    """Its first word; "ignored" and "frozen" for hyper-parameters that are so (``kind_of``)."""
     method: Method
     about: str = ""
     """The hyper-parameter, the check or the hardship that is likely to show it."""
@@ -78,32 +81,29 @@ class Seen:
     purposes: dict[str, bool] = field(default_factory=dict)
     """What clients draw random numbers for, and whether they do so anew in each epoch."""
 
-    def watching(self, cls: type[Any]) -> dict[str, Function]:
+    def watching(self) -> Change:
         """Functions that do the same and note it here."""
 
-        act = _act(cls)
-
-        def client(method: Method, client: Client, received: Message, memory: Memory) -> Any:
+        def turn(method: Method, sound: Function, client: Client, received: Message, memory: Memory) -> Any:
             draw = _Noted(client.draw.seed, client.draw.round, self.purposes)
             with self._spied("client", client), _lent(client, draw=draw):
-                reply, kept = getattr(cls, act)(method, client, received, memory)
+                reply, kept = sound(method, client, received, memory)
             self.replies |= {key: value.is_floating_point() for key, value in reply.items()}
             self.memory |= {key: value.is_floating_point() for key, value in kept.items()}
             return reply, kept
 
-        def server(method: Method, state: Any, replies: Any, ctx: Any) -> Any:
+        def server(method: Method, sound: Function, state: State, replies: Replies, ctx: Context) -> State:
             with self._spied("replies", replies), self._spied("ctx", ctx):
-                new = cls.server(method, state, replies, ctx)
+                new: State = sound(method, state, replies, ctx)
             moved = [key for key in new if key in state and not same_bits(state[key], new[key])]
             self.state |= {key: new[key].is_floating_point() for key in moved}
             return new
 
-        def weight(method: Method, client: Client) -> Any:
+        def weight(method: Method, sound: Function, client: Client) -> Any:
             with self._spied("client", client):
-                return cls.weight(method, client)
+                return sound(method, client)
 
-        functions: dict[str, Function] = {act: client, "server": server, "weight": weight}
-        return {name: function for name, function in functions.items() if hasattr(cls, name)}
+        return _both(_around(_TURN, turn), _around(("server",), server), _around(("weight",), weight))
 
     @contextmanager
     def _spied(self, name: str, thing: Any) -> Iterator[None]:
@@ -133,18 +133,24 @@ def mutants(
     """
     options = _options(method, settings)
     seen = Seen()
-    ends = list(_runs(_mutant("watched", method, seen.watching).method, problem, options))
-    made = [*_of_fields(method), *_of_parts(method, seen), *_of_functions(method, seen, divisible)]
-    return made + [m for m in _of_sizes(method, seen) if _differs(ends, _runs(m.method, problem, options))]
+    ends = list(_runs(_mutant("watched", method, seen.watching()).method, problem, options))
+    of_fields = [mutant for name in _values(method) for mutant in _of_field(method, name)]
+    made = [*of_fields, *_of_parts(method, seen), *_of_functions(method, seen, divisible)]
+    return [m for m in made if m.kind not in _DIFFER or _differs(ends, _runs(m.method, problem, options))]
 
 
 # Making a mutant
 
 
 def _mutant(name: str, method: Method, change: Change, about: str = "") -> Mutant:
-    cls = type(method)
-    made = _subclass(cls, change(cls))
-    return Mutant(name, name.partition(":")[0].partition(" ")[0], made(**_values(method)), about)
+    cls, kind = type(method), kind_of(name)
+    return Mutant(name, kind, _subclass(cls, change(cls))(**_values(method)), about or _SHOWN_BY.get(kind, ""))
+
+
+def kind_of(name: str) -> str:
+    """The kind of the mutant of that name; a kind is its own."""
+    first, *more = name.partition(":")[0].split()
+    return next((word for word in more if word in ("ignored", "frozen")), first)
 
 
 def _subclass(cls: type[Any], functions: Mapping[str, Any]) -> type[Any]:
@@ -165,9 +171,20 @@ def _contract(cls: type[Method]) -> type[Method]:
     return ServerMethod if issubclass(cls, ServerMethod) else NodeMethod
 
 
-def _act(cls: type[Method]) -> str:
-    """The function by which a client of this kind of method acts."""
-    return "client" if issubclass(cls, ServerMethod) else "node"
+def _around(names: Sequence[str], wrap: Function, has: Callable[[type[Any], str], bool] = hasattr) -> Change:
+    """In the place of each of these functions that the method has: ``wrap`` of the method, the function, and what
+    that is given."""
+    return lambda cls: {name: partialmethod(wrap, getattr(cls, name)) for name in names if has(cls, name)}
+
+
+def _after(names: Sequence[str], changed: Function) -> Change:
+    """What these functions give is changed: by a function of that, the method, and what they were given."""
+    return _around(names, lambda self, sound, *given: changed(sound(self, *given), self, *given))
+
+
+def _both(*changes: Change) -> Change:
+    """Several changes at once."""
+    return lambda cls: {name: function for change in changes for name, function in change(cls).items()}
 
 
 @contextmanager
@@ -187,66 +204,38 @@ def _lent(thing: Any, **attributes: Any) -> Iterator[None]:
 def _on_clients(lend: Callable[[Client], dict[str, Any]], names: Sequence[str] = _ON_CLIENTS) -> Change:
     """The client's functions meet a client with other attributes."""
 
-    def change(cls: type[Any]) -> dict[str, Function]:
-        def wrapped(name: str) -> Function:
-            def function(self: Method, client: Client, *given: Any) -> Any:
-                with _lent(client, **lend(client)):
-                    return getattr(cls, name)(self, client, *given)
+    def function(self: Method, sound: Function, client: Client, *given: Any) -> Any:
+        with _lent(client, **lend(client)):
+            return sound(self, client, *given)
 
-            return function
-
-        return {name: wrapped(name) for name in names if _own(cls, name)}
-
-    return change
+    return _around(names, function, _own)
 
 
 def _at_server(of: Literal["replies", "ctx"], lend: Callable[[Any], dict[str, Any]]) -> Change:
     """The server's step meets replies, or a context, with other attributes."""
 
-    def change(cls: type[Any]) -> dict[str, Function]:
-        def server(self: Method, state: Any, replies: Any, ctx: Any) -> Any:
-            given = {"replies": copy.copy(replies), "ctx": copy.copy(ctx)}
-            vars(given[of]).update(lend(given[of]))
-            return cls.server(self, state, **given)
+    def server(self: Method, sound: Function, state: State, replies: Replies, ctx: Context) -> Any:
+        given = {"replies": copy.copy(replies), "ctx": copy.copy(ctx)}
+        vars(given[of]).update(lend(given[of]))
+        return sound(self, state, **given)
 
-        return {"server": server}
-
-    return change
+    return _around(("server",), server)
 
 
 # Hyper-parameters
 
 
-def _of_fields(method: Method) -> Iterator[Mutant]:
-    for name, value in _values(method).items():
-        ignored = _mutant(f"{name} ignored", method, _instead(name, partial(_always, value)), name)
-        yield replace(ignored, kind="ignored", bites=partial(_gives_another, name, value))
-        if _admits(method, name, "step:0.1:50:0.5"):
-            frozen = _mutant(f"{name} frozen at round 0", method, _instead(name, partial(_at_first, name)), name)
-            yield replace(frozen, kind="frozen", bites=partial(_gives_schedule, name))
-        for other in _others(method, name)[:1]:
-            changed = replace(method, **{name: other})  # type: ignore[type-var]
-            yield Mutant(f"default {name}: {other!r}", "default", changed, bites=partial(_leaves_out, name))
-
-
-def _always(value: Any, method: Method) -> Any:
-    return value
-
-
-def _at_first(name: str, method: Method) -> Any:
-    return rate_at(getattr(method, name), 0)
-
-
-def _gives_another(name: str, value: Any, settings: Mapping[str, Any]) -> bool:
-    return bool(settings.get(name, value) != value)
-
-
-def _gives_schedule(name: str, settings: Mapping[str, Any]) -> bool:
-    return isinstance(settings.get(name), str)
-
-
-def _leaves_out(name: str, settings: Mapping[str, Any]) -> bool:
-    return name not in settings
+def _of_field(method: Method, name: str) -> Iterator[Mutant]:
+    value = getattr(method, name)
+    ignored = _mutant(f"{name} ignored", method, _instead(name, lambda method: value), name)
+    yield replace(ignored, bites=lambda settings: bool(settings.get(name, value) != value))
+    if _admits(method, name, "step:0.1:50:0.5"):
+        first = _instead(name, lambda method: rate_at(getattr(method, name), 0))
+        frozen = _mutant(f"{name} frozen at round 0", method, first, name)
+        yield replace(frozen, bites=lambda settings: isinstance(settings.get(name), str))
+    for other in _others(method, name)[:1]:
+        changed = replace(method, **{name: other})  # type: ignore[type-var]
+        yield Mutant(f"default {name}: {other!r}", "default", changed, bites=lambda settings: name not in settings)
 
 
 def _instead(name: str, value: Function) -> Change:
@@ -260,13 +249,14 @@ def _instead(name: str, value: Function) -> Change:
         def wrapped(function: str) -> Function:
             return lambda self, *given: getattr(sound(self), function)(*given)
 
-        def wrapped_property(asked: str) -> Function:
-            return lambda self: getattr(sound(self), asked)
+        def wrapped_property(asked: str) -> property:
+            return property(lambda self: getattr(sound(self), asked))
 
         contract = {**vars(Method), **vars(_contract(cls))}
-        contract = {n: f for n, f in contract.items() if not n.startswith("_") and _own(cls, n)}
         return {
-            n: property(wrapped_property(n)) if isinstance(f, property) else wrapped(n) for n, f in contract.items()
+            known: (wrapped_property if isinstance(function, property) else wrapped)(known)
+            for known, function in contract.items()
+            if not known.startswith("_") and _own(cls, known)
         }
 
     return change
@@ -330,72 +320,58 @@ def _rolled(value: Tensor) -> Tensor:
 
 
 def _replying(key: str, changed: Callable[[Tensor], Tensor]) -> Change:
-    def change(cls: type[Any]) -> dict[str, Function]:
-        def client(self: Method, client: Client, received: Message, memory: Memory) -> Any:
-            reply, memory = getattr(cls, _act(cls))(self, client, received, memory)
-            if key in reply and (client.stacked or changed is not _rolled):
-                reply = {**reply, key: changed(reply[key])}
-            return reply, memory
+    def replied(sent: tuple[Message, Memory], self: Method, client: Client, *_: Any) -> tuple[Message, Memory]:
+        reply, memory = sent
+        if key in reply and (client.stacked or changed is not _rolled):
+            reply = {**reply, key: changed(reply[key])}
+        return reply, memory
 
-        return {_act(cls): client}
-
-    return change
+    return _after(_TURN, replied)
 
 
 def _moving(key: str, factor: float) -> Change:
     """The server's state moves by another factor of its way."""
 
-    def change(cls: type[Any]) -> dict[str, Function]:
-        def server(self: Method, state: Any, replies: Any, ctx: Any) -> Any:
-            new = cls.server(self, state, replies, ctx)
-            if key not in new or key not in state:
-                return new
-            old, now = state[key], new[key]
-            if factor == 0:
-                return {**new, key: old}
-            return {**new, key: torch.where(old.isfinite(), old + factor * (now - old), now)}
+    def moved(new: State, self: Method, state: State, *_: Any) -> State:
+        if key not in new or key not in state:
+            return new
+        old, now = state[key], new[key]
+        if factor == 0:
+            return {**new, key: old}
+        return {**new, key: torch.where(old.isfinite(), old + factor * (now - old), now)}
 
-        return {"server": server}
-
-    return change
+    return _after(("server",), moved)
 
 
 def _not_kept(key: str) -> Change:
     """A client begins anew each time."""
 
-    def change(cls: type[Any]) -> dict[str, Function]:
-        def settle(self: Method, client: Client, memory: Memory, sent: Message, inbox: Message) -> Any:
-            kept = cls.settle(self, client, memory, sent, inbox)
-            return {**kept, key: cls.client_init(self, client, inbox)[key]} if key in kept else kept
+    def begun(kept: Memory, self: Method, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
+        return {**kept, key: self.client_init(client, inbox)[key]} if key in kept else kept
 
-        return {"settle": settle}
-
-    return change
+    return _after(("settle",), begun)
 
 
 def _keeping_neighbours(key: str) -> Change:
     """What a client of a stack keeps is another's."""
 
-    def change(cls: type[Any]) -> dict[str, Function]:
-        def settle(self: Method, client: Client, memory: Memory, sent: Message, inbox: Message) -> Any:
-            kept = cls.settle(self, client, memory, sent, inbox)
-            return {**kept, key: _rolled(kept[key])} if key in kept and client.stacked else kept
+    def rolled(kept: Memory, self: Method, client: Client, *_: Any) -> Memory:
+        return {**kept, key: _rolled(kept[key])} if key in kept and client.stacked else kept
 
-        return {"settle": settle}
-
-    return change
+    return _after(("settle",), rolled)
 
 
 def _settled_though_lost(key: str) -> Change:
     """What the memory would be had the reply been accepted comes back the next time, though it was lost."""
-    hidden: dict[int, Tensor] = {}
 
-    def change(cls: type[Any]) -> dict[str, Function]:
-        def server_init(self: Method, ctx: Any) -> Any:
+    def change(cls: type[Any]) -> dict[str, Any]:
+        hidden: dict[int, Tensor] = {}
+
+        def begin(state: State, *_: Any) -> State:
             hidden.clear()  # another run
-            return cls.server_init(self, ctx)
+            return state
 
-        def client(self: Method, client: Client, received: Message, memory: Memory) -> Any:
+        def turn(self: Method, sound: Function, client: Client, received: Message, memory: Memory) -> Any:
             ids = client.clients.tolist()
             if key in memory:
                 rows = _rows(client, memory[key]).clone()
@@ -403,40 +379,38 @@ def _settled_though_lost(key: str) -> Change:
                     if number in hidden and hidden[number].shape == rows[i].shape:
                         rows[i] = hidden[number]
                 memory = {**memory, key: rows if client.stacked else rows[0]}
-            reply, provisional = getattr(cls, _act(cls))(self, client, received, memory)
+            reply, provisional = sound(self, client, received, memory)
             kept = cls.settle(self, client, provisional, reply, received)
             if key in kept:
                 hidden.update(zip(ids, _rows(client, kept[key]), strict=True))
             return reply, provisional
 
-        def settle(self: Method, client: Client, memory: Memory, sent: Message, inbox: Message) -> Any:
+        def settled(kept: Memory, self: Method, client: Client, *_: Any) -> Memory:
             for number in client.clients.tolist():
                 hidden.pop(number, None)
-            return cls.settle(self, client, memory, sent, inbox)
+            return kept
 
-        begun = {"server_init": server_init} if issubclass(cls, ServerMethod) else {}
-        return {**begun, _act(cls): client, "settle": settle}
+        return _both(_after(("server_init",), begin), _around(_TURN, turn), _after(("settle",), settled))(cls)
 
     return change
 
 
-def _undecoded(cls: type[Any]) -> dict[str, Function]:
+def _undecoded(cls: type[Any]) -> dict[str, Any]:
     """Memory moves by what the client computed, not by what the server has seen of it."""
     replies: dict[int, Message] = {}
 
-    def client(self: Method, client: Client, received: Message, memory: Memory) -> Any:
-        reply, memory = getattr(cls, _act(cls))(self, client, received, memory)
+    def noted(sent: tuple[Message, Memory], self: Method, client: Client, *_: Any) -> tuple[Message, Memory]:
         for i, number in enumerate(client.clients.tolist()):
-            replies[number] = {key: _rows(client, value)[i] for key, value in reply.items()}
-        return reply, memory
+            replies[number] = {key: _rows(client, value)[i] for key, value in sent[0].items()}
+        return sent
 
-    def settle(self: Method, client: Client, memory: Memory, sent: Message, inbox: Message) -> Any:
+    def settle(self: Method, sound: Function, client: Client, memory: Memory, sent: Message, inbox: Message) -> Any:
         own = [replies[number] for number in client.clients.tolist()]
         columns = {key: torch.stack([reply[key] for reply in own]) for key in sent}
-        sent = columns if client.stacked else {key: value[0] for key, value in columns.items()}
-        return cls.settle(self, client, memory, sent, inbox)
+        computed = columns if client.stacked else {key: value[0] for key, value in columns.items()}
+        return sound(self, client, memory, computed, inbox)
 
-    return {_act(cls): client, "settle": settle}
+    return _both(_after(_TURN, noted), _around(("settle",), settle))(cls)
 
 
 def _rows(client: Client, value: Tensor) -> Tensor:
@@ -444,68 +418,7 @@ def _rows(client: Client, value: Tensor) -> Tensor:
     return value if client.stacked else value[None]
 
 
-# Rounds, ages, sizes, batches, effort
-
-
-def _of_functions(method: Method, seen: Seen, divisible: bool) -> Iterator[Mutant]:
-    cls = type(method)
-    if "client.round" in seen.read:
-        yield _mutant("round: always 0 on clients", method, _on_clients(lambda client: {"round": 0}))
-        yield _mutant("round: one more on clients", method, _on_clients(lambda client: {"round": client.round + 1}))
-    if "ctx.round" in seen.read:
-        yield _mutant("round: always 0 at the server", method, _at_server("ctx", lambda ctx: {"round": 0}))
-        yield _mutant("round: one more at the server", method, _at_server("ctx", lambda ctx: {"round": ctx.round + 1}))
-    if "replies.staleness" in seen.read:
-        fresh, older = (lambda r: {"staleness": 0 * r.staleness}), (lambda r: {"staleness": r.staleness + 1})
-        yield _mutant("staleness: none", method, _at_server("replies", fresh))
-        yield _mutant("staleness: one more", method, _at_server("replies", older))
-    if "client.delay" in seen.read:
-        yield _mutant("delay: none", method, _on_clients(lambda client: {"_delay": None}))
-    if seen.purposes:
-        yield _mutant("draw: the same in every round", method, _on_clients(_of_round_0), "draws")
-    if any(seen.purposes.values()):
-        yield _mutant("draw: the same in every epoch", method, _on_clients(_of_epoch_0), "draws")
-    if len(seen.purposes) > 1:
-        yield _mutant("draw: the same for every purpose", method, _on_clients(_of_one_purpose), "draws")
-    if divisible:
-        whole = _on_clients(lambda client: {"effort": None, "budget": None}, ("client", "node"))
-        yield _mutant("effort: ignored", method, whole, "effort")
-    yield _mutant("evaluations: one more", method, _evaluating, "work")
-    if _own(cls, "work"):
-        yield _mutant("work: one more", method, lambda cls: {"work": _one_more(cls)}, "work")
-    if _own(cls, "done"):
-        yield _mutant("done: never", method, lambda cls: {"done": lambda self, state: False})
-        yield _mutant("done: at once", method, lambda cls: {"done": lambda self, state: True})
-    yield from _of_models(method, seen)
-    if _own(cls, "report"):
-        yield _mutant(f"report: times {_FEW}", method, _reporting)
-
-
-def _of_sizes(method: Method, seen: Seen) -> Iterator[Mutant]:
-    """Clients count for their rows, or for the same, the wrong way round."""
-
-    def alike(client: Client) -> dict[str, Any]:
-        def count(split: str = "train") -> Tensor:
-            mean = client.problem.data.splits[split].sizes.double().mean()
-            return torch.full_like(Client.count(client, split), float(mean))
-
-        return {"count": count}
-
-    def evenly(ctx: Any) -> dict[str, Any]:
-        return {"sizes": torch.full_like(ctx.sizes, int(ctx.sizes.double().mean()))}
-
-    if "client.n" in seen.read or "client.count" in seen.read:
-        yield _mutant("sizes: all the same to clients", method, _on_clients(alike))
-    if "ctx.sizes" in seen.read:
-        yield _mutant("sizes: all the same in the context", method, _at_server("ctx", evenly))
-    if _own(type(method), "weight"):
-        yield _mutant("weight: all count alike", method, _weighing(lambda client: None), "weighting")
-    if seen.replies:
-        yield _mutant("weight: by rows always", method, _weighing(lambda client: client.n), "weighting")
-
-
-def _weighing(weight: Callable[[Client], Tensor | None]) -> Change:
-    return lambda cls: {"weight": lambda self, client: weight(client)} if issubclass(cls, ServerMethod) else {}
+# Rounds, ages, batches, effort, models, sizes
 
 
 @dataclass(frozen=True)
@@ -531,89 +444,120 @@ class _OneForAll(Draw):
         return super().key("")
 
 
-def _of_round_0(client: Client) -> dict[str, Any]:
-    return {"draw": Draw(client.draw.seed, 0)}
+def _counted(sent: Any, self: Method, client: Client, *_: Any) -> Any:
+    client.evaluations += 1
+    return sent
 
 
-def _of_epoch_0(client: Client) -> dict[str, Any]:
-    return {"draw": _InOneOrder(client.draw.seed, client.draw.round)}
+def _first_model(cls: type[Any]) -> dict[str, Any]:
+    first: list[Vector] = []
 
-
-def _of_one_purpose(client: Client) -> dict[str, Any]:
-    return {"draw": _OneForAll(client.draw.seed, client.draw.round)}
-
-
-def _evaluating(cls: type[Any]) -> dict[str, Function]:
-    def client(self: Method, client: Client, received: Message, memory: Memory) -> Any:
-        client.evaluations += 1
-        return getattr(cls, _act(cls))(self, client, received, memory)
-
-    return {_act(cls): client}
-
-
-def _one_more(cls: type[Any]) -> Function:
-    def work(self: Method, rows: Any) -> Any:
-        said = cls.work(self, rows)
-        return None if said is None else said + 1
-
-    return work
-
-
-def _reporting(cls: type[Any]) -> dict[str, Function]:
-    def report(self: Method, state: Any, sums: Any) -> dict[str, float]:
-        return {key: _FEW * value for key, value in cls.report(self, state, sums).items()}
-
-    return {"report": report}
-
-
-# The models that are used
-
-
-def _of_models(method: Method, seen: Seen) -> Iterator[Mutant]:
-    cls = type(method)
-    if seen.state:
-        yield _mutant("model: the first", method, _first_model)
-    if _own(cls, "personal") and isinstance(method, ServerMethod):
-        yield _mutant("personal: the server's", method, lambda cls: {"personal": _contract(cls).personal})
-    if _own(cls, "adapt"):
-        for how, change in _ADAPTED.items():
-            yield _mutant(f"adapt: {how}", method, change)
-
-
-def _first_model(cls: type[Any]) -> dict[str, Function]:
-    first: list[Any] = []
-
-    def server_init(self: Method, ctx: Any) -> Any:
-        state = cls.server_init(self, ctx)
+    def begin(state: State, self: Method, *_: Any) -> State:
         first[:] = [cls.model(self, state)]
         return state
 
-    return {"server_init": server_init, "model": lambda self, state: first[0]}
+    return _both(_after(("server_init",), begin), _after(("model",), lambda *_: first[0]))(cls)
 
 
-def _adapting(lr: Function, steps: Function) -> Change:
+def _adapting(wish: Callable[[Any, Any], tuple[Any, Any]]) -> Change:
     """The step size and the number of steps that are asked for are others."""
 
-    def made(cls: type[Any]) -> dict[str, Function]:
-        def adapt(self: Method, client: Client, state: Any, theta: Any, lr_: Any, steps_: Any, split: str) -> Any:
-            return cls.adapt(self, client, state, theta, lr(lr_), steps(steps_), split)
+    def adapt(self: Method, sound: Function, client: Client, state: State, theta: Vector, *asked: Any) -> Any:
+        lr, steps, split = asked
+        return sound(self, client, state, theta, *wish(lr, steps), split)
 
-        return {"adapt": adapt}
-
-    return made
+    return _around(("adapt",), adapt)
 
 
-def _same(value: Any) -> Any:
-    return value
+def _drawing(other: Callable[[int, int], Draw]) -> Change:
+    """Clients have another randomness, made from the seed and the round."""
+    return _on_clients(lambda client: {"draw": other(client.draw.seed, client.draw.round)})
 
 
-_ADAPTED: dict[str, Change] = {
-    "by 0.01 in the place of its own step size": _adapting(lambda lr: 0.01 if lr is None else lr, _same),
-    "by its own step size in the place of the user's": _adapting(lambda lr: None, _same),
-    "by two steps in the place of its own number": _adapting(_same, lambda steps: 2 if steps is None else steps),
-    "by its own number of steps in the place of the user's": _adapting(_same, lambda steps: None),
-    "not at all": lambda cls: {"adapt": lambda self, client, state, theta, *_: theta},
+def _alike(client: Client) -> dict[str, Any]:
+    """All clients have the same number of rows."""
+
+    def count(split: str = "train") -> Tensor:
+        mean = client.problem.data.splits[split].sizes.double().mean()
+        return torch.full_like(Client.count(client, split), float(mean))
+
+    return {"count": count}
+
+
+def _evenly(ctx: Any) -> dict[str, Any]:
+    """The same, as the server knows it."""
+    return {"sizes": torch.full_like(ctx.sizes, int(ctx.sizes.double().mean()))}
+
+
+_FAULTS: Mapping[str, Mapping[str, Change]] = {
+    "client.round": {
+        "round: always 0 on clients": _on_clients(lambda client: {"round": 0}),
+        "round: one more on clients": _on_clients(lambda client: {"round": client.round + 1}),
+    },
+    "ctx.round": {
+        "round: always 0 at the server": _at_server("ctx", lambda ctx: {"round": 0}),
+        "round: one more at the server": _at_server("ctx", lambda ctx: {"round": ctx.round + 1}),
+    },
+    "replies.staleness": {
+        "staleness: none": _at_server("replies", lambda replies: {"staleness": 0 * replies.staleness}),
+        "staleness: one more": _at_server("replies", lambda replies: {"staleness": replies.staleness + 1}),
+    },
+    "client.delay": {"delay: none": _on_clients(lambda client: {"_delay": None})},
+    "draws": {"draw: the same in every round": _drawing(lambda seed, t: Draw(seed, 0))},
+    "draws of several epochs": {"draw: the same in every epoch": _drawing(_InOneOrder)},
+    "draws for several purposes": {"draw: the same for every purpose": _drawing(_OneForAll)},
+    "divisible work": {"effort: ignored": _on_clients(lambda client: {"effort": None, "budget": None}, _TURN)},
+    "anything": {"evaluations: one more": _after(_TURN, _counted)},
+    "own work": {"work: one more": _after(("work",), lambda said, *_: None if said is None else said + 1)},
+    "own done": {
+        "done: never": _after(("done",), lambda *_: False),
+        "done: at once": _after(("done",), lambda *_: True),
+    },
+    "state": {"model: the first": _first_model},
+    "own personal": {"personal: the server's": lambda cls: {"personal": _contract(cls).personal}},
+    "own adapt": {
+        "adapt: by 0.01 in the place of its own step size": _adapting(lambda lr, n: (0.01 if lr is None else lr, n)),
+        "adapt: by its own step size in the place of the user's": _adapting(lambda lr, n: (None, n)),
+        "adapt: by two steps in the place of its own number": _adapting(lambda lr, n: (lr, 2 if n is None else n)),
+        "adapt: by its own number of steps in the place of the user's": _adapting(lambda lr, n: (lr, None)),
+        "adapt: not at all": _after(("adapt",), lambda adapted, self, client, state, theta, *_: theta),
+    },
+    "own report": {
+        f"report: times {_FEW}": _after(("report",), lambda said, *_: {key: _FEW * said[key] for key in said}),
+    },
+    "client.sizes": {"sizes: all the same to clients": _on_clients(_alike)},
+    "ctx.sizes": {"sizes: all the same in the context": _at_server("ctx", _evenly)},
+    "own weight": {"weight: all count alike": _after(("weight",), lambda *_: None)},
+    "replies to a server": {"weight: by rows always": _after(("weight",), lambda weight, self, client: client.n)},
 }
+"""By what a method must have for it (see ``_of_functions``): the mutants' names, and what these change."""
+_OF_FUNCTIONS = dict.fromkeys(kind_of(name) for faults in _FAULTS.values() for name in faults)
+KINDS = ("ignored", "frozen", "default", "reply", "state", "memory", *_OF_FUNCTIONS)
+"""The kinds of mutants."""
+_SHOWN_BY = {"draw": "draws", "effort": "effort", "evaluations": "work", "work": "work", "weight": "weighting"}
+"""By kind of mutant: the check, or the hyper-parameter of claims, that is likely to show it."""
+_DIFFER = ("sizes", "weight")
+"""Kinds that may be the method itself: such mutants are left out unless they are seen to differ from it."""
+
+
+def _of_functions(method: Method, seen: Seen, divisible: bool) -> Iterator[Mutant]:
+    served, cls = isinstance(method, ServerMethod), type(method)
+    has = {
+        **dict.fromkeys(seen.read, True),
+        **{f"own {name}": _own(cls, name) for name in ("work", "done", "adapt", "report", "weight")},
+        "own personal": served and _own(cls, "personal"),
+        "client.sizes": not seen.read.isdisjoint(("client.n", "client.count")),
+        "draws": bool(seen.purposes),
+        "draws of several epochs": any(seen.purposes.values()),
+        "draws for several purposes": len(seen.purposes) > 1,
+        "divisible work": divisible,
+        "state": bool(seen.state),
+        "replies to a server": served and bool(seen.replies),
+        "anything": True,
+    }
+    for need, faults in _FAULTS.items():
+        if has.get(need, False):
+            yield from (_mutant(name, method, change) for name, change in faults.items())
 
 
 # Watching a method
@@ -633,9 +577,7 @@ def _runs(method: Method, problem: Problem, options: Sequence[Mapping[str, Any]]
         try:
             with warnings.catch_warnings(), walking(Rounds, problem, replace(method, **option)) as walk:  # type: ignore[type-var]
                 warnings.simplefilter("ignore")
-                for _ in range(3):
-                    walk.step()
-                yield everything(walk)
+                yield everything(stepped(walk, 3))
         except (FedloomError, ArithmeticError):
             yield {}
 

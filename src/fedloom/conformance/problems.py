@@ -44,8 +44,14 @@ class Known:
         return Known(problem, solver, torch.arange(problem.data.clients))
 
     def only(self, clients: Tensor) -> Known:
-        """The same problem as if there were only these clients."""
-        return replace(self, clients=clients)
+        """The same problem as if there were only these clients; its answers are worked out once."""
+        if torch.equal(clients, self.clients):
+            return self
+        return self._parts.setdefault(tuple(clients.tolist()), replace(self, clients=clients))
+
+    @cached_property
+    def _parts(self) -> dict[tuple[int, ...], Known]:
+        return {}
 
     @property
     def sizes(self) -> Tensor:
@@ -133,6 +139,11 @@ def newton(z: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     return torch.from_numpy(found)
 
 
+def linear(data: FederatedData, solver: Solver, bias: bool = True) -> Known:
+    """A linear model of such data, with the default loss of their task, in float64."""
+    return Known.of(Problem(data, build_model("linear", data, bias=bias), dtype=torch.float64), solver)
+
+
 @cache
 def quadratics(unequal: bool = False, heterogeneity: float = 1.0, noise: float = 0.1) -> Known:
     """Least squares of five clients in four dimensions, without bias, whose Hessians and optima differ.
@@ -152,7 +163,7 @@ def quadratics(unequal: bool = False, heterogeneity: float = 1.0, noise: float =
         labels.append(rows[-1] @ own + noise * random.standard_normal(n))
     x, y = torch.from_numpy(np.concatenate(rows)), torch.from_numpy(np.concatenate(labels)).unsqueeze(1)
     data = FederatedData("quadratics", x, y, "regression", _splits(torch.tensor(sizes)))
-    return Known.of(Problem(data, build_model("linear", data, bias=False), "squared", torch.float64), normal_equations)
+    return linear(data, normal_equations, bias=False)
 
 
 @cache
@@ -169,8 +180,7 @@ def least_squares() -> Known:
     x = torch.from_numpy(random.standard_normal((int(sizes.sum()), 3)))
     own = torch.from_numpy(random.standard_normal((len(sizes), 4))).repeat_interleave(sizes, 0)
     y = (x * own[:, :3]).sum(1, keepdim=True) + own[:, 3:] + 0.1 * torch.from_numpy(random.standard_normal((len(x), 1)))
-    data = FederatedData("least squares", x, y, "regression", _splits(sizes))
-    return Known.of(Problem(data, build_model("linear", data), "squared", torch.float64), normal_equations)
+    return linear(FederatedData("least squares", x, y, "regression", _splits(sizes)), normal_equations)
 
 
 @cache
@@ -182,8 +192,7 @@ def logistic() -> Known:
     own = torch.from_numpy(random.standard_normal((len(sizes), 2))).repeat_interleave(sizes, 0)
     chance = torch.sigmoid((x * own).sum(1)).numpy()
     y = torch.from_numpy(random.uniform(size=len(x)) < chance).double().unsqueeze(1)
-    data = FederatedData("logistic", x, y, "binary", _splits(sizes))
-    return Known.of(Problem(data, build_model("linear", data), "binary", torch.float64), newton)
+    return linear(FederatedData("logistic", x, y, "binary", _splits(sizes)), newton)
 
 
 @cache
@@ -234,7 +243,7 @@ def vertical(task: str = "regression", bias: bool = True) -> Known:
         classes=("low", "middle", "high") if task == "classification" else (),
         blocks=Blocks.of([[0, 1, 2], [9], [5, 3, 4, 6], [7, 8]]),
     )
-    return Known.of(Problem(data, build_model("linear", data, bias=bias), dtype=torch.float64), normal_equations)
+    return linear(data, normal_equations, bias)
 
 
 def vertical_table(dtype: torch.dtype) -> Problem:

@@ -55,7 +55,7 @@ class Staggered:
         ids = torch.tensor([client])
         shared = self.method.broadcast(self.state, ids)
         if self.apiece:
-            shared = {key: column(value) for key, value in shared.items()}
+            shared = {key: column(value, 1) for key, value in shared.items()}
         self.under_way[client] = (self.t, {**shared, **self.method.unicast(self.state, ids)})
         heapq.heappush(self.queue, (now + self.ticks[client], client))
 
@@ -106,6 +106,6 @@ class Staggered:
         return self.method.model(self.state)
 
 
-def column(value: Tensor) -> Tensor:
-    """What was broadcast, as a client of a stack gets it that fetched alone."""
-    return value.reshape(1, 1) if value.dim() == 0 else value[None]
+def column(value: Tensor, clients: int) -> Tensor:
+    """What was broadcast, as so many clients of a stack get it who fetched alone."""
+    return value.expand(clients, *(value.shape or (1,)))

@@ -10,11 +10,12 @@ from typing import Any
 from torch import Tensor
 
 from fedloom.channel import Transform, deserialise, serialise
-from fedloom.conformance.drive import Ints, differing
+from fedloom.conformance.drive import differing
 from fedloom.execution import Executor, Serial, Worker
 from fedloom.execution.work import Turn, Work
 from fedloom.federation.client import Client
 from fedloom.federation.problem import Problem
+from fedloom.federation.ragged import Ints
 from fedloom.federation.randomness import Draw
 from fedloom.types import Memory, Message
 

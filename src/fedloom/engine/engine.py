@@ -187,6 +187,10 @@ class Engine(ABC):
     def step(self) -> Row:
         """One round, and its row of the history."""
 
+    @abstractmethod
+    def context(self, t: int) -> Context:
+        """What is known in step t, before anybody is asked."""
+
     def snapshot(self) -> tuple[Groups, dict[str, Any]]:
         """All that is needed to go on, beside the clients' memories: tensors, and what JSON can hold."""
         online = {} if self.online is None else {"online": self.online.snapshot()}

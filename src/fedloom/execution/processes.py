@@ -23,7 +23,7 @@ from fedloom.execution.work import Result, Work
 from fedloom.execution.worker import Worker
 from fedloom.types import Message
 
-_PRELOAD = ["torch", "fedloom.execution.processes"]
+_PRELOAD = ["torch", "fedloom.execution.processes", "fedloom.federation.networks", "fedloom.methods.training"]
 
 
 class Processes(Executor):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from itertools import count
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import accepted, in_round
+from fedloom.conformance.answers import OfRun, accepted, greatest, in_round
 from fedloom.conformance.checks import CHECKS
 from fedloom.conformance.claims import IDEAL, Claim, Finding, Hardship, Subject
 from fedloom.conformance.drive import Walk, apart, few, product
@@ -45,7 +46,7 @@ Turn = Callable[[Known, Any, Ledger, list[int]], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Course(Claim):
+class Course(OfRun):
     """Every round is what theory says, for methods whose server or clients remember more than a model."""
 
     name: str
@@ -56,31 +57,27 @@ class Course(Claim):
     rounds: int = 30
     tolerance: float = 1e-11
     stands: tuple[str, ...] = ()
-    """The hardships under which it holds too."""
     prior: Callable[[Known], Tensor] | None = None
     """The earlier model that the method is given, if any."""
     fleet: Fleet = field(default_factory=Fleet)
-    """The fleet when there is no further hardship."""
     seed: int = 4
 
-    @property
-    def survives(self) -> tuple[str, ...]:
-        return self.stands
-
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
-        known, method, off = self.known(), subject.tuned(self.method), 0.0
-        how: dict[str, Any] = {"select": hardship.selection(len(known.clients)), "seed": self.seed}
-        how |= {"fleet": self.fleet if hardship is IDEAL else hardship.fleet}
-        how |= {"prior": self.prior(known)} if self.prior is not None else {}
-        with subject.walking(known.problem, method, **how) as walk:
-            ledger = self.start(known, method, walk.context(0).theta0)
-            for t in range(self.rounds):
-                heard = accepted(walk, t).tolist()
-                walk.step()
-                if heard:
-                    self.turn(known, in_round(method, t), ledger, heard)
-                off = max(off, self._off(walk, ledger))
-        return Finding.within(off, self.tolerance, f"greatest distance from the course in {self.rounds} rounds")
+        known = self.known()
+        prior = self.prior(known) if self.prior is not None else None
+        with self.walking(subject, known.problem, hardship, prior) as walk:
+            return greatest(self._distances(known, walk), self.rounds, self.tolerance, "distance from the course")
+
+    def _distances(self, known: Known, walk: Walk) -> Iterator[float]:
+        """After each round, how far the method is from where it must be."""
+        method = walk.setting.method
+        ledger = self.start(known, method, walk.context(0).theta0)
+        for t in count():
+            heard = accepted(walk, t).tolist()
+            walk.step()
+            if heard:
+                self.turn(known, in_round(method, t), ledger, heard)
+            yield self._off(walk, ledger)
 
     def _off(self, walk: Walk, ledger: Ledger) -> float:
         if walk.setting.method.done(walk.state) != ledger.done:
