@@ -86,7 +86,8 @@ class FedDyn(LocalSteps):
 def known_answers() -> Declaration:
     """What is known of FedDyn."""
     from fedloom.conformance import Declaration, Exactly, Invariant, Limit, classification, logistic, quadratics
-    from fedloom.conformance.declarations.averaging import WHO_ANSWERS, miscounted, slopes
+    from fedloom.conformance.declarations.averaging import miscounted
+    from fedloom.conformance.declarations.common import WHO_ANSWERS, slopes
     from fedloom.conformance.declarations.courses import ROUNDS, Course, Defaults, Ledger, started
 
     def unequal() -> Known:

@@ -36,6 +36,8 @@ class Ledger:
     """Whether the method should say that it has converged."""
     kept: dict[str, Any] = field(default_factory=dict)
     """What theory needs from round to round and the method has under no such name."""
+    turns: int = 0
+    """The rounds in which somebody was heard."""
 
 
 Start = Callable[[Known, Any, Tensor], Ledger]
@@ -79,6 +81,7 @@ class Course(Claim):
                 walk.step()
                 if heard:
                     self.turn(known, in_round(method, t), ledger, heard)
+                    ledger.turns += 1
                 off = max(off, self._off(walk, ledger))
         return Finding.within(off, self.tolerance, f"greatest distance from the course in {self.rounds} rounds")
 
@@ -92,13 +95,9 @@ class Course(Claim):
         return max(apart(*pair) for pair in pairs)
 
 
-def started(*slots: str) -> Start:
-    """The first model, and zeros under these names."""
-
-    def start(known: Known, method: Any, x: Tensor) -> Ledger:
-        return Ledger({"x": x, **{slot: torch.zeros_like(x) for slot in slots}})
-
-    return start
+def started(*slots: str, model: str = "x") -> Start:
+    """The first model under its name, and zeros under these."""
+    return lambda known, method, x: Ledger({model: x, **{slot: torch.zeros_like(x) for slot in slots}})
 
 
 @dataclass(frozen=True, eq=False)
