@@ -8,7 +8,7 @@ import torch
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from fedloom.conformance import Known, agreeing, classification, images, least_squares, logistic, quadratics
-from fedloom.conformance.declarations.averaging import biased_limit
+from fedloom.conformance.declarations.common import biased_limit
 from fedloom.conformance.problems import newton, relabelled
 from fedloom.errors import DataError
 from fedloom.methods import FedAvg

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedloom.conformance import classification, quadratics
-from fedloom.conformance.declarations.averaging import unequal_quadratics
-from fedloom.conformance.declarations.meta import adaptation, adapted_quadratic, quadratic
+from fedloom.conformance.declarations.common import quadratic, unequal_quadratics
+from fedloom.conformance.declarations.meta import adaptation, adapted_quadratic
 from fedloom.conformance.declarations.meta_admm import prior_of, regularised_optimum, shares
 from fedloom.conformance.problems import Known, logistic
 from fedloom.engine.evaluation import Evaluation

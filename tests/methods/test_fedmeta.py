@@ -12,8 +12,8 @@ import torch
 import fedloom
 from fedloom.channel import Quantise
 from fedloom.conformance import classification
-from fedloom.conformance.declarations.averaging import unequal_quadratics
-from fedloom.conformance.declarations.meta import meta_gradients, weights
+from fedloom.conformance.declarations.common import unequal_quadratics, weights
+from fedloom.conformance.declarations.meta import meta_gradients
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.run import train
 from fedloom.errors import ConfigError

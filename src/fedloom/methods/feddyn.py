@@ -86,7 +86,8 @@ class FedDyn(LocalSteps):
 def known_answers() -> Declaration:
     """What is known of FedDyn."""
     from fedloom.conformance import Declaration, Exactly, Invariant, Limit, classification, logistic, quadratics
-    from fedloom.conformance.declarations.averaging import WHO_ANSWERS, miscounted, slopes
+    from fedloom.conformance.declarations.averaging import miscounted
+    from fedloom.conformance.declarations.common import WHO_ANSWERS, slopes
     from fedloom.conformance.declarations.courses import ROUNDS, Course, Defaults, Ledger, started
 
     def unequal() -> Known:
@@ -129,9 +130,9 @@ def known_answers() -> Declaration:
     return Declaration(
         claims=(
             Defaults({"lr": 0.1, "batch": 32, "epochs": 1, "steps": None, **rest, **ROUNDS}),
-            Course("exact solves are Algorithm 1", unequal, started("h"), algorithm1, exact, stands=WHO_ANSWERS),
-            Course("so are local steps that fall", unequal, started("h"), algorithm1, falling, stands=WHO_ANSWERS),
-            Course("so it is with weights by size", unequal, started("h"), algorithm1, {**steps, **by_size}),
+            Course("exact solves are Algorithm 1", started("h"), algorithm1, exact, stands=WHO_ANSWERS),
+            Course("so are local steps that fall", started("h"), algorithm1, falling, stands=WHO_ANSWERS),
+            Course("so it is with weights by size", started("h"), algorithm1, {**steps, **by_size}),
             Limit("exact solves find the optimum", unequal, optimum, exact, 300, 1e-12, everything, other_optimum),
             Limit("K local steps find it too", unequal, optimum, steps, 300, 1e-12, {"quantised": Exactly(600)}),
             Limit(

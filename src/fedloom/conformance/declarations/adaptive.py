@@ -8,12 +8,17 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Around, Exactly, Limit, Path, Same
+from fedloom.conformance.answers import Around, Exactly, Limit, Same
 from fedloom.conformance.claims import Claim, Declaration
-from fedloom.conformance.declarations.averaging import (
+from fedloom.conformance.declarations.common import (
+    BATCHES,
+    EVERY,
+    ONE_STEP,
+    SHORT,
     WHO_ANSWERS,
     averaged_step,
     biased_limit,
+    follows,
     optimum,
     unequal_quadratics,
 )
@@ -45,7 +50,7 @@ def momentum_turn(known: Known, method: Any, at: Ledger, heard: list[int]) -> No
 def squared(known: Known, method: Any, x: Tensor) -> Ledger:
     """Δ₋₁ = 0, and v₋₁ = τ² unless another is given."""
     v = method.tau**2 if method.v_start is None else method.v_start
-    return Ledger({"x": x, "delta": torch.zeros_like(x), "v": torch.full_like(x, v)}, kept={"t": 0})
+    return Ledger({"x": x, "delta": torch.zeros_like(x), "v": torch.full_like(x, v)})
 
 
 def adaptive_turn(second: Line) -> Turn:
@@ -55,10 +60,9 @@ def adaptive_turn(second: Line) -> Turn:
         move = mean_move(known, method, at, heard)
         delta = at.state["delta"] = method.beta1 * at.state["delta"] + (1 - method.beta1) * move
         v = at.state["v"] = second(at.state["v"], (delta if method.squares == "momentum" else move) ** 2, method)
-        t = at.kept["t"] = at.kept["t"] + 1
         lr, correction = method.server_lr, getattr(method, "bias_correction", None)
         if correction is not None:
-            power = {"adam": t, "flower": t + 1}[correction]
+            power = at.turns + {"adam": 1, "flower": 2}[correction]
             lr = lr * (1 - method.beta2**power) ** 0.5 / (1 - method.beta1**power)
         at.state["x"] = at.state["x"] + lr * delta / (v**0.5 + method.tau)
 
@@ -103,20 +107,15 @@ def outside_hull(before: State, walk: Walk, accepted: Tensor) -> float:
     return float(torch.maximum(low - after["v"], after["v"] - high).max().clamp(min=0))
 
 
-_BATCHES: dict[str, Any] = {"lr": 0.1, "batch": 5, "epochs": 2}
-_EVERY: dict[str, Any] = {**_BATCHES, "lr": "exponential:0.1:0.9", "optimiser": "momentum", "weighting": "uniform"}
-"""Everything that a client can be told, and equal weights: what must come through to where it is used."""
+_ALL: dict[str, Any] = {**EVERY, "weighting": "uniform"}
 _DRIFT: dict[str, Any] = {"lr": 0.3, "batch": None, "steps": 4}
 _FALLING: dict[str, Any] = {**_DRIFT, "lr": "exponential:0.3:0.97", "server_lr": "exponential:0.1:0.9"}
-_UNLIKE: dict[str, Any] = {"beta1": 0.6, "tau": 0.05, "v_start": 0.3, "squares": "mean", "weighting": "uniform"}
+_SQUARES: dict[str, Any] = {"beta1": 0.6, "tau": 0.05, "v_start": 0.3, "squares": "mean"}
+_FLOWER: dict[str, Any] = {"beta2": 0.9, "bias_correction": "flower"}
 """Other than the defaults throughout."""
-_ONE_STEP = {"batch": None, "steps": 1}
-_MINI = {"lr": 0.2, "batch": 4, "epochs": 2}
 _HUGE = 2.0**40
 _ROUNDS = 120
-_SHORT = 6
-_HARDSHIPS = (*WHO_ANSWERS, "quantised")
-_CALM = {"server_lr": 0.1, "tau": 0.1}
+_CALM = {"server_lr": 0.1, "tau": 0.1, "beta1": 0.5}
 """A τ above which moves count as small: near the optimum the step is η/τ = 1 times the move."""
 
 
@@ -135,126 +134,90 @@ def _limits(own: Mapping[str, Any]) -> tuple[Claim, ...]:
             unequal_quadratics,
             biased_limit,
             {**_DRIFT, **own},
-            rounds=_ROUNDS,
+            _ROUNDS,
             not_at=optimum,
         ),
         Limit(
             "one full step finds the optimum of logistic regression",
             logistic,
             optimum,
-            {**_ONE_STEP, "lr": 4.0, **own},
+            {**ONE_STEP, "lr": 4.0, **own},
             _ROUNDS,
         ),
         Limit(
             "mini-batches find the optimum that all clients share",
             agreeing,
             optimum,
-            {**_MINI, **own},
+            {"lr": 0.2, "batch": 4, "epochs": 2, **own},
             _ROUNDS,
             hardships={"quantised": Exactly(_ROUNDS)},
         ),
     )
 
 
-def _not_adaptive(own: Mapping[str, Any]) -> tuple[Claim, ...]:
-    """With η = τ → ∞ the root of v is as nothing: what remains is FedAvg, or momentum at the server."""
-    huge = {**_EVERY, **own, "server_lr": _HUGE, "tau": _HUGE, "v_start": 0.0}
-    momentum = FedAvgM(**_EVERY, beta=0.75, server_lr=0.25)
-    return (
-        Same(
-            "with η = τ → ∞ and β₁ = 0 it is FedAvg",
-            classification,
-            {**huge, "beta1": 0.0},
-            FedAvg(**_EVERY),
-            _SHORT,
-            tolerance=1e-9,
-        ),
-        Same(
-            "with η = τ → ∞ and β₁ > 0 it is server momentum",
-            classification,
-            {**huge, "beta1": 0.75},
-            momentum,
-            _SHORT,
-            tolerance=1e-9,
-        ),
-    )
+def _adaptive(
+    second: Line, *further: Claim, unlike: Mapping[str, Any], limits: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> Declaration:
+    """Algorithm 2 with this line for v, as the paper has it and with all options unlike that; its limits and defaults.
 
-
-def _line(second: Line, own: Mapping[str, Any]) -> tuple[Claim, ...]:
-    """Algorithm 2 as the paper has it, and with everything changed that can be."""
-    turn = adaptive_turn(second)
-    return (
-        Course(
-            "every round is its line of Algorithm 2",
-            unequal_quadratics,
-            squared,
-            turn,
-            _FALLING,
-            stands=WHO_ANSWERS,
+    With η = τ → ∞ the root of v is as nothing: what remains is FedAvg, or momentum at the server.
+    """
+    turn, huge = adaptive_turn(second), {**_ALL, "server_lr": _HUGE, "tau": _HUGE, "v_start": 0.0}
+    unlike = {**_DRIFT, "server_lr": 0.2, **_SQUARES, "weighting": "uniform", **unlike}
+    defaults = {"tau": 1e-3, "v_start": None, "squares": "momentum", **defaults}
+    claims = (
+        Course("every round is its line of Algorithm 2", squared, turn, _FALLING, stands=WHO_ANSWERS),
+        Course("… with every option other than the paper's", squared, turn, unlike),
+        *further,
+        *(
+            Same(f"with η = τ → ∞ and β₁ {what}", classification, {**huge, "beta1": beta1}, other, SHORT, 1e-9)
+            for beta1, what, other in (
+                (0.0, "= 0 it is FedAvg", FedAvg(**_ALL)),
+                (0.75, "> 0 it is server momentum", FedAvgM(**_ALL, beta=0.75, server_lr=0.25)),
+            )
         ),
-        Course(
-            "… with every option other than the paper's",
-            unequal_quadratics,
-            squared,
-            turn,
-            {**_DRIFT, "server_lr": 0.2, **_UNLIKE, **own},
-        ),
+        *_limits(limits),
+        Defaults({**TRAINING, **ROUNDS, "weighting": "size", **defaults}),
     )
+    return Declaration(claims, batches=BATCHES)
 
 
 def _chosen(name: str, cls: type[ServerOptimised], own: Mapping[str, Any]) -> tuple[Claim, ...]:
     """The server's optimiser of that name is the method of that name, with nothing given and with everything."""
-    given = {"server_optimiser": name}
+    given, every = {"server_optimiser": name}, {**_ALL, "server_lr": "exponential:0.4:0.9", **own}
+    like = f"with the server's {name} it is {cls.__name__}, bit by bit"
     return (
-        Same(
-            f"with the server's {name} it is {cls.__name__}, bit by bit",
-            _tables,
-            {**_BATCHES, **given},
-            cls(**_BATCHES),
-            _SHORT,
-        ),
-        Same(
-            f"… {name} with all its options too",
-            _tables,
-            {**_EVERY, **given, "server_lr": "exponential:0.4:0.9", **own},
-            cls(**_EVERY, server_lr="exponential:0.4:0.9", **own),
-            _SHORT,
-        ),
+        Same(like, _tables, {**BATCHES, **given}, cls(**BATCHES), SHORT),
+        Same(f"… {name} with all its options too", _tables, {**every, **given}, cls(**every), SHORT),
     )
 
 
-_SQUARES: dict[str, Any] = {"beta1": 0.6, "tau": 0.05, "v_start": 0.3, "squares": "mean"}
 _OPEN = ("beta", "nesterov", "beta1", "beta2", "tau", "v_start", "squares", "bias_correction", "server_lr")
-_ADAPTIVE = {**TRAINING, **ROUNDS, "weighting": "size", "tau": 1e-3, "v_start": None, "squares": "momentum"}
-_FADING = {**_ADAPTIVE, "server_lr": 0.01, "beta1": 0.9, "beta2": 0.99, "bias_correction": None}
+_FADING = {"server_lr": 0.01, "beta1": 0.9, "beta2": 0.99, "bias_correction": None}
 
 FEDOPT = Declaration(
     claims=(
-        Same("with the server's SGD and η = 1 it is FedAvg, bit by bit", _tables, _EVERY, FedAvg(**_EVERY)),
+        Same("with the server's SGD and η = 1 it is FedAvg, bit by bit", _tables, _ALL, FedAvg(**_ALL)),
         *_chosen("momentum", FedAvgM, {"beta": 0.8, "nesterov": True}),
         *_chosen("adagrad", FedAdagrad, _SQUARES),
-        *_chosen("yogi", FedYogi, {**_SQUARES, "beta2": 0.9, "bias_correction": "flower"}),
+        *_chosen("yogi", FedYogi, {**_SQUARES, **_FLOWER}),
         *_chosen("adam", FedAdam, {**_SQUARES, "beta2": 0.9, "bias_correction": "adam"}),
         *_limits({"server_lr": 0.7}),
-        Path(
+        follows(
             "with the server's SGD K local steps follow their closed form",
-            unequal_quadratics,
             lambda known, method, x: x + method.server_lr * (averaged_step(known, method, x) - x),
             _FALLING,
             stands=WHO_ANSWERS,
         ),
-        Defaults(
-            {**TRAINING, **ROUNDS, "weighting": "size", "server_optimiser": "sgd", **dict.fromkeys(_OPEN)},
-        ),
+        Defaults({**TRAINING, **ROUNDS, "weighting": "size", "server_optimiser": "sgd", **dict.fromkeys(_OPEN)}),
     ),
-    batches={**_BATCHES, "server_optimiser": "adam"},
+    batches={**BATCHES, "server_optimiser": "adam"},
 )
 
 FEDAVGM = Declaration(
     claims=(
         Course(
             "every round follows its recursion",
-            unequal_quadratics,
             started("m"),
             momentum_turn,
             {**_FALLING, "server_lr": "exponential:0.9:0.95", "beta": 0.7},
@@ -262,70 +225,53 @@ FEDAVGM = Declaration(
         ),
         Course(
             "so does Nesterov's",
-            unequal_quadratics,
             started("m"),
             momentum_turn,
             {**_DRIFT, "beta": 0.7, "nesterov": True, "server_lr": 0.5, "weighting": "uniform"},
         ),
-        Same("without momentum it is FedAvg, bit by bit", _tables, {**_EVERY, "beta": 0.0}, FedAvg(**_EVERY), _SHORT),
+        Same("without momentum it is FedAvg, bit by bit", _tables, {**_ALL, "beta": 0.0}, FedAvg(**_ALL), SHORT),
         *_limits({"beta": 0.5, "server_lr": 0.5}),
         Defaults({**TRAINING, **ROUNDS, "weighting": "size", "server_lr": 1.0, "beta": 0.9, "nesterov": False}),
     ),
-    batches=_BATCHES,
+    batches=BATCHES,
 )
 
-FEDADAGRAD = Declaration(
-    claims=(
-        *_line(adagrad_line, {}),
-        Around("v never falls", classification, fallen, _BATCHES, 10, 0.0, ("quantised",)),
-        *_not_adaptive({}),
-        *_limits({"server_lr": 1.0, "tau": 0.1}),
-        Defaults({**_ADAPTIVE, "server_lr": 0.1, "beta1": 0.0}),
-    ),
-    batches=_BATCHES,
+FEDADAGRAD = _adaptive(
+    adagrad_line,
+    Around("v never falls", classification, fallen, BATCHES, 10, 0.0, ("quantised",)),
+    unlike={},
+    limits={"server_lr": 1.0, "tau": 0.1},
+    defaults={"server_lr": 0.1, "beta1": 0.0},
 )
 
-FEDYOGI = Declaration(
-    claims=(
-        *_line(yogi_line, {"beta2": 0.9, "bias_correction": "flower"}),
-        Around(
-            "v moves by (1 − β₂)Δ², neither more nor less",
-            classification,
-            off_yogi,
-            _BATCHES,
-            10,
-            1e-16,
-            ("quantised",),
-        ),
-        *_not_adaptive({}),
-        *_limits({**_CALM, "beta1": 0.5}),
-        Defaults(_FADING),
+FEDYOGI = _adaptive(
+    yogi_line,
+    Around(
+        "v moves by (1 − β₂)Δ², neither more nor less", classification, off_yogi, BATCHES, 10, 1e-16, ("quantised",)
     ),
-    batches=_BATCHES,
+    unlike=_FLOWER,
+    limits=_CALM,
+    defaults=_FADING,
 )
 
-FEDADAM = Declaration(
-    claims=(
-        *_line(adam_line, {"beta2": 0.9, "bias_correction": "flower"}),
-        Course(
-            "with the correction of the bias it is Adam as on one machine",
-            unequal_quadratics,
-            squared,
-            adaptive_turn(adam_line),
-            {**_DRIFT, "v_start": 0.0, "squares": "mean", "bias_correction": "adam", "beta2": 0.999, "tau": 1e-7},
-        ),
-        Around(
-            "v stays in the convex hull of its start and the squares",
-            classification,
-            outside_hull,
-            _BATCHES,
-            10,
-            1e-16,
-            ("quantised",),
-        ),
-        *_not_adaptive({}),
-        *_limits({**_CALM, "beta1": 0.5}),
-        Defaults(_FADING),
+FEDADAM = _adaptive(
+    adam_line,
+    Course(
+        "with the correction of the bias it is Adam as on one machine",
+        squared,
+        adaptive_turn(adam_line),
+        {**_DRIFT, "v_start": 0.0, "squares": "mean", "bias_correction": "adam", "beta2": 0.999, "tau": 1e-7},
     ),
-    batches=_BATCHES,
+    Around(
+        "v stays in the convex hull of its start and the squares",
+        classification,
+        outside_hull,
+        BATCHES,
+        10,
+        1e-16,
+        ("quantised",),
+    ),
+    unlike=_FLOWER,
+    limits=_CALM,
+    defaults=_FADING,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -13,23 +13,26 @@ from torch import Tensor
 
 from fedloom.conformance.answers import Exactly, Invariant, Limit, Path
 from fedloom.conformance.claims import IDEAL, Claim, Declaration, Finding, Hardship, Subject
-from fedloom.conformance.declarations.averaging import (
+from fedloom.conformance.declarations.common import (
+    EVERY_HARDSHIP,
+    F64,
     WHO_ANSWERS,
+    descent,
     optimum,
+    pooled_optimum,
+    prox,
+    server_moved,
     slopes,
     unequal_problem,
     unequal_quadratics,
 )
-from fedloom.conformance.declarations.baselines import server_moved
 from fedloom.conformance.declarations.courses import ROUNDS, Also, Course, Defaults, Ledger, Passes
 from fedloom.conformance.drive import Moment, Walk, apart, recall, replies_to
-from fedloom.conformance.problems import Known, least_squares, logistic, quadratics
+from fedloom.conformance.problems import Floats, Known, least_squares, logistic, quadratics
 from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
 from fedloom.methods.method import ServerMethod
-
-EVERY_HARDSHIP = ("sampled", "lost", "late", "quantised")
 
 
 @cache
@@ -39,22 +42,18 @@ def alike(clients: int) -> Known:
     rows = known.problem.data.splits["train"][0]
     splits = {"train": Ragged.of([rows] * clients), "test": Ragged.of([rows[:0]] * clients)}
     data = replace(known.problem.data, splits=splits)
-    return Known.of(Problem(data, known.problem.model, "squared", torch.float64), known.solver)
+    return Known.of(Problem(data, known.problem.model, "squared", F64), known.solver)
 
 
 def proximal_point(known: Known, method: Any, x: Tensor) -> Tensor:
     """argmin f + (ρ/2)‖· − x‖² for the f that all clients share."""
-    a, n = known.hessians[0], known.hessians.shape[-1]
-    there: Tensor = torch.linalg.solve(
-        a + method.rho * torch.eye(n, dtype=a.dtype), a @ known.optima[0] + method.rho * x
-    )
-    return there
+    return prox(known, method.rho, x)[0]
 
 
 def unpriced(known: Known, method: Any, z: Tensor) -> Ledger:
     """Before the first round nobody counts, and all prices are 0."""
     zero = torch.zeros(len(known.clients), len(z), dtype=z.dtype)
-    kept = {"x": zero, "m": zero, "rho_i": zero[:, :1], "calm": zero[:, :1] > 0, "rho": method.rho, "t": 0}
+    kept = {"x": zero, "m": zero, "rho_i": zero[:, :1], "calm": zero[:, :1] > 0, "rho": method.rho}
     return Ledger({"z": z}, kept=kept)
 
 
@@ -83,10 +82,10 @@ def textbook(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
     near = primal / (count**0.5 * (1 + after.norm()))
     calm = dual / (count**0.5 + (scale * prices[heard].square().sum()).sqrt())
     small = bool(torch.maximum(near, calm) <= method.stop)
-    at.kept |= {"calm": (at.kept["calm"] | now) & small, "t": at.kept["t"] + 1, "left": (near, calm)}
+    at.kept |= {"calm": (at.kept["calm"] | now) & small, "left": (near, calm)}
     at.state |= {"z": after, "primal": primal, "dual": dual}
     at.done = small and bool((at.kept["calm"] | ~held).all())
-    if method.adaptive and at.kept["t"] <= method.adapt_rounds:
+    if method.adaptive and at.turns < method.adapt_rounds:
         at.kept["rho"] *= 2.0 if near > 3 * calm else 0.5 if calm > 3 * near else 1.0
     at.state["rho"] = torch.tensor(at.kept["rho"], dtype=z.dtype)
     at.memory = {k: {key: at.kept[key][k] for key in ("x", "m")} for k in range(len(held)) if held[k]}
@@ -95,68 +94,84 @@ def textbook(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
 def local_minima(known: Known, method: Any, z: Tensor, prices: Tensor, rho: Tensor, before: Tensor) -> Tensor:
     """Each client's argmin f_i + ⟨λ_i, x⟩ + (ρ_i/2)‖x − z‖², or what its solver makes of it in a few steps."""
     if method.solver == "auto":
-        curved = known.hessians + rho.unsqueeze(-1) * torch.eye(len(z), dtype=z.dtype)
-        found: Tensor = torch.linalg.solve(curved, -slopes(known, torch.zeros_like(z)) - prices + rho * z)
-        return found
+        return prox(known, rho, z - prices / rho)
     x = before if method.warm_start else z.expand_as(before)
-    steps = 1 if method.solver == "lbfgs" else method.steps or method.epochs
-    for _ in range(steps):
-        g = slopes(known, x) + prices + rho * (x - z)
-        longest = g.norm(dim=-1, keepdim=True).clamp(min=1)  # its first step, L-BFGS takes of length 1 at most
-        x = x - (g / longest if method.solver == "lbfgs" else method.lr * g)
-    return x
+
+    def slope(x: Tensor) -> Tensor:
+        return slopes(known, x) + prices + rho * (x - z)
+
+    if method.solver == "gradient":
+        return descent(slope, x, method.lr, method.steps or method.epochs)
+    first = slope(x)
+    longest: Tensor = first.norm(dim=-1, keepdim=True).clamp(min=1)  # its first step, L-BFGS takes of length 1 at most
+    return x - first / longest
 
 
 def shrunk(known: Known, method: Any, v: Tensor, t: float) -> Tensor:
     """argmin t·g(z) + ½‖z − v‖² of an elastic net, which is all that is left of a strength of 0 too."""
     share = method.strength * t
     after = v.sign() * (v.abs() - share * method.l1_share).clamp(min=0) / (1 + share * (1 - method.l1_share))
-    biased = len(v) > known.problem.x.flatten(1).shape[1]
-    return torch.cat([after[:-1], v[-1:]]) if biased and not method.penalise_bias else after
+    return torch.cat([after[:-1], v[-1:]]) if has_bias(known) and not method.penalise_bias else after
 
 
-def ridge(known: Known, method: Any) -> Tensor:
-    """argmin Σ p_i f_i + (strength/2)‖·‖², biases not counted, by its normal equations."""
-    z, y, weight = _pooled(known, method)
-    counted = torch.ones(z.shape[1], dtype=z.dtype)
-    if z.shape[1] > known.problem.x.flatten(1).shape[1]:
-        counted[-1] = 0.0
-    solution: Tensor = torch.linalg.solve(
-        (z.T * weight) @ z + method.strength * torch.diag(counted), z.T @ (weight * y)
-    )
-    return solution
+class Table(NamedTuple):
+    """The rows of those who count in one place."""
+
+    x: Floats
+    y: Floats
+    weight: Floats
+    """What each row counts for."""
+    columns: list[int]
+    """The columns that somebody has, of which x consists."""
+
+
+def table(known: Known, method: Any) -> Table:
+    """The rows of all clients; or of parties that hold columns of the same rows, the columns of all."""
+    data = known.problem.data
+    if data.blocks is not None:
+        columns = sorted(int(c) for client in known.clients for c in data.blocks.columns[int(client)])
+        rows, weight = data.splits["train"][0], np.ones(len(data.splits["train"][0]))
+    else:
+        columns = list(range(known.problem.x.flatten(1).shape[1]))
+        rows = torch.cat([data.splits["train"][int(client)] for client in known.clients])
+        weight = (known.weights(method.weighting) / known.sizes).repeat_interleave(known.sizes.long()).numpy()
+    x, y = known.problem.x[rows].flatten(1)[:, columns], known.problem.y[rows].flatten()
+    return Table(x.numpy(), y.numpy(), weight / weight.sum(), columns)
+
+
+def has_bias(known: Known) -> bool:
+    """Whether the model has one, as its last number."""
+    return known.problem.model.n > known.problem.x.flatten(1).shape[1]
+
+
+def placed(known: Known, columns: list[int], weights: Floats, bias: Floats) -> Tensor:
+    """Weights of these columns, a row for each output, and a bias, if the model has one, at their places in θ."""
+    matrix = np.zeros((len(weights), known.problem.x.flatten(1).shape[1]))
+    matrix[:, columns] = weights
+    return torch.from_numpy(np.append(matrix, bias)[: known.problem.model.n])
 
 
 def elastic_net(known: Known, method: Any) -> Tensor:
-    """The same with a share of ‖·‖₁ (all of it for a lasso), by scikit-learn's coordinate descent."""
+    """The joint elastic net (lasso), its bias not penalised, by scikit-learn's coordinate descent."""
     from sklearn.linear_model import ElasticNet
 
-    z, y, weight = _pooled(known, method)
-    bias = z.shape[1] > known.problem.x.flatten(1).shape[1]
-    share = 1.0 if method.regulariser == "lasso" else method.l1_share
+    x, y, weight, columns = table(known, method)
+    share, bias = 1.0 if method.regulariser == "lasso" else method.l1_share, has_bias(known)
     fit = ElasticNet(method.strength, l1_ratio=share, fit_intercept=bias, tol=1e-15, max_iter=1_000_000)
-    features = z[:, :-1] if bias else z
-    fit.fit(features.numpy(), y.numpy(), sample_weight=weight.numpy())
-    return torch.from_numpy(np.append(fit.coef_, fit.intercept_) if bias else fit.coef_)
+    fit.fit(x, y, sample_weight=weight)
+    return placed(known, columns, fit.coef_[None], fit.intercept_)
 
 
 def boxed(known: Known, method: Any) -> Tensor:
-    """argmin Σ p_i f_i with every coordinate between low and high, by SciPy's bounded least squares."""
+    """Joint least squares with every weight between low and high, by SciPy's bounded least squares."""
     from scipy.optimize import lsq_linear
 
-    z, y, weight = _pooled(known, method)
-    root = weight.sqrt()
-    fit = lsq_linear((z * root[:, None]).numpy(), (y * root).numpy(), (method.low, method.high), "bvls", tol=1e-15)
-    return torch.from_numpy(fit.x)
-
-
-def _pooled(known: Known, method: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """All rows and labels, and what each row counts for."""
-    parts = [known.rows(client) for client in known.clients]
-    weights = [
-        w / len(y) * torch.ones_like(y) for w, (_, y) in zip(known.weights(method.weighting), parts, strict=True)
-    ]
-    return torch.cat([z for z, _ in parts]), torch.cat([y for _, y in parts]), torch.cat(weights)
+    x, y, weight, columns = table(known, method)
+    root, free = np.sqrt(weight), np.full(int(has_bias(known)), np.inf)
+    rows = np.column_stack([x, *(np.ones_like(y) for _ in free)])
+    bounds = (np.append(np.full(len(columns), method.low), -free), np.append(np.full(len(columns), method.high), free))
+    fit = lsq_linear(rows * root[:, None], y * root, bounds, "bvls", tol=1e-15)
+    return placed(known, columns, fit.x[None, : len(columns)], fit.x[len(columns) :])
 
 
 def prices(walk: Walk) -> Tensor:
@@ -219,15 +234,15 @@ class Stops(Claim):
             ledger = self.course.start(known, method, walk.context(0).theta0)
         for _ in range(self.rounds):
             self.course.turn(known, method, ledger, known.clients.tolist())
+            ledger.turns += 1
         left = float(max(ledger.kept["left"]))
         for stop, due in ((left * (1 + 1e-9), True), (left * (1 - 1e-9), False)):
             with subject.walking(known.problem, subject.tuned({**self.course.method, "stop": stop})) as walk:
                 for _ in range(self.rounds):
                     walk.step()
                 if walk.setting.method.done(walk.state) is not due:
-                    return Finding(
-                        False, left, f"it {'goes on' if due else 'stops'} with {left:.9g} left of {stop:.9g}"
-                    )
+                    does = "goes on" if due else "stops"
+                    return Finding(False, left, f"it {does} with {left:.9g} left of {stop:.9g}")
         return Finding(True, left, f"it stops when {left:.3g} is left")
 
 
@@ -251,41 +266,44 @@ class Patient(Claim):
 
 
 _STANDS = ("sampled", "lost", "quantised")
-_EVERYTHING = {name: Exactly(300) for name in EVERY_HARDSHIP}
 _PENALTY = {"regulariser": "elastic-net", "strength": 0.3, "l1_share": 0.4}
-
 _STEPS: dict[str, Any] = {"solver": "gradient", "lr": 0.3}
+_LBFGS: dict[str, Any] = {"solver": "lbfgs", "rho": 0.1}
+_SOLVER = {"solver": "auto", "tolerance": 1e-10, "max_iterations": 50, "warm_start": True}
+_SOLVER |= {"lr": 0.1, "batch": None, "epochs": 1, "steps": None}
+_BALANCE = {"rho": 1.0, "rho_by": "common", "adaptive": False, "adapt_rounds": 100, "relaxation": 1.0, "stop": 0.0}
+REGULARISER = {"l1_share": 0.5, "low": -1.0, "high": 1.0}
+"""Defaults of what a regulariser is told."""
+_NONE = {**REGULARISER, "regulariser": "none", "strength": 0.0, "penalise_bias": False}
 
 
-def _course(
-    name: str, own: Mapping[str, Any], known: Callable[[], Known] = unequal_quadratics, stands: tuple[str, ...] = ()
-) -> Course:
-    return Course(name, known, unpriced, textbook, own, rounds=25, stands=stands)
+def _course(name: str, own: Mapping[str, Any], **how: Any) -> Course:
+    return Course(name, unpriced, textbook, own, rounds=25, **how)
 
 
 ADMM = Declaration(
     claims=(
-        Limit("it finds the optimum", unequal_quadratics, optimum, {}, 100, 1e-12, _EVERYTHING),
+        Limit(
+            "it finds the optimum",
+            unequal_quadratics,
+            optimum,
+            {},
+            100,
+            1e-12,
+            dict.fromkeys(EVERY_HARDSHIP, Exactly(300)),
+        ),
         Limit(
             "the plain mean finds the optimum of equal weights",
             unequal_quadratics,
             optimum,
             {"weighting": "uniform"},
-            rounds=100,
-            tolerance=1e-12,
-            not_at=lambda known, method: known.optimum,
+            100,
+            1e-12,
+            not_at=pooled_optimum,
         ),
         Limit("it solves the normal equations of least squares", least_squares, optimum, {}, 150, 1e-12),
         Limit("it finds the optimum of logistic regression", logistic, optimum, {"rho": 0.1}, 150, 1e-8),
-        Limit(
-            "the same by L-BFGS, late replies or not",
-            logistic,
-            optimum,
-            {"rho": 0.1, "solver": "lbfgs"},
-            rounds=150,
-            tolerance=1e-8,
-            hardships={"late": Exactly(300)},
-        ),
+        Limit("the same by L-BFGS, late replies or not", logistic, optimum, _LBFGS, 150, 1e-8, {"late": Exactly(300)}),
         _course(
             "every round is Boyd's, and it stops when both residuals are small", {"stop": 1e-3}, stands=WHO_ANSWERS
         ),
@@ -295,8 +313,10 @@ ADMM = Declaration(
             "… with penalties by size, equal weights and over-relaxation",
             {"rho": 0.7, "rho_by": "size", "weighting": "uniform", "relaxation": 1.6},
         ),
-        _course("… with an elastic net, which leaves the bias alone", {**_PENALTY, "relaxation": 0.8}, least_squares),
-        _course("… or does not", {**_PENALTY, "penalise_bias": True}, least_squares),
+        _course(
+            "… with an elastic net, which leaves the bias alone", {**_PENALTY, "relaxation": 0.8}, known=least_squares
+        ),
+        _course("… or does not", {**_PENALTY, "penalise_bias": True}, known=least_squares),
         _course(
             "… with gradient steps from where a client was",
             {**_STEPS, "epochs": 3, "rho_by": "size"},
@@ -304,7 +324,7 @@ ADMM = Declaration(
         ),
         Also("stack-call", {"rho_by": "size"}),
         _course("… or from where the server is", {**_STEPS, "steps": 2, "warm_start": False}),
-        _course("… with an iteration of L-BFGS", {"solver": "lbfgs", "max_iterations": 1, "rho": 0.1}),
+        _course("… with an iteration of L-BFGS", {**_LBFGS, "max_iterations": 1}),
         _course(
             "… with a penalty that adapts as long as it may",
             {"adaptive": True, "rho": 1e3, "adapt_rounds": 6},
@@ -324,27 +344,27 @@ ADMM = Declaration(
             unequal_quadratics,
             optimum,
             {"adaptive": True, "rho": 1000.0},
-            rounds=200,
-            tolerance=1e-11,
-            hardships={name: Exactly(500) for name in ("sampled", "late")},
+            200,
+            1e-11,
+            dict.fromkeys(("sampled", "late"), Exactly(500)),
         ),
         Limit(
             "lasso: as scikit-learn",
             least_squares,
             elastic_net,
             {"regulariser": "lasso", "strength": 0.3},
-            rounds=200,
-            tolerance=1e-8,
-            hardships={name: Exactly(300) for name in ("lost", "late")},
-            not_at=optimum,
+            200,
+            1e-8,
+            dict.fromkeys(("lost", "late"), Exactly(300)),
+            optimum,
         ),
         Limit(
             "a box: as SciPy",
             unequal_quadratics,
             boxed,
             {"regulariser": "box", "low": -0.3, "high": 0.4},
-            rounds=300,
-            tolerance=1e-8,
+            300,
+            1e-8,
             not_at=optimum,
         ),
         Path("clients that are alike make it the proximal point method", lambda: alike(3), proximal_point),
@@ -355,32 +375,7 @@ ADMM = Declaration(
             "dual variables end at minus the gradients", unequal_problem, price_of_gradients(100), {}, 110, 1e-11
         ),
         Invariant("both residuals vanish, as the history says", unequal_problem, residuals(100), {}, 110, 1e-11),
-        Defaults(
-            {
-                **ROUNDS,
-                "rho": 1.0,
-                "rho_by": "common",
-                "adaptive": False,
-                "adapt_rounds": 100,
-                "relaxation": 1.0,
-                "weighting": "size",
-                "regulariser": "none",
-                "strength": 0.0,
-                "l1_share": 0.5,
-                "low": -1.0,
-                "high": 1.0,
-                "penalise_bias": False,
-                "solver": "auto",
-                "tolerance": 1e-10,
-                "max_iterations": 50,
-                "warm_start": True,
-                "lr": 0.1,
-                "batch": None,
-                "epochs": 1,
-                "steps": None,
-                "stop": 0.0,
-            }
-        ),
+        Defaults({**ROUNDS, **_SOLVER, **_BALANCE, **_NONE, "weighting": "size"}),
     ),
     batches={"solver": "gradient", "lr": 0.1, "batch": 5, "epochs": 2},
 )

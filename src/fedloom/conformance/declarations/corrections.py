@@ -8,49 +8,42 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Exactly, Invariant, Limit, OnAverage, Path, Same
+from fedloom.conformance.answers import Exactly, Invariant, Limit, OnAverage, Same
 from fedloom.conformance.claims import Declaration
-from fedloom.conformance.declarations.averaging import FALLING, WHO_ANSWERS, optimum, slopes, unequal_quadratics
+from fedloom.conformance.declarations.common import (
+    BATCHES,
+    EVERY_HARDSHIP,
+    FALLING,
+    WHO_ANSWERS,
+    averaged,
+    descent,
+    follows,
+    local_ends,
+    optimum,
+    prox,
+    resting,
+    slopes,
+    unequal_problem,
+    unequal_quadratics,
+    uniform_optimum,
+)
 from fedloom.conformance.declarations.courses import ROUNDS, TRAINING, Course, Defaults, Ledger, Passes, started
 from fedloom.conformance.drive import Walk, apart
 from fedloom.conformance.problems import Known, classification, quadratics
 from fedloom.methods import FedAvg
 
 _DRIFT = {"lr": 0.3, "batch": None, "steps": 4}
-_BATCHES: dict[str, Any] = {"lr": 0.1, "batch": 5, "epochs": 2}
-
-
-def uniform_optimum(known: Known, method: Any) -> Tensor:
-    """The minimiser of the plain mean of the clients' losses."""
-    return known.minimiser("uniform")
-
-
-def proximal_steps(known: Known, method: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """K steps on f_i + μ/2‖y − x‖² from x end at x + (I − M^K)(p_i − x), M = I − η(A_i + μI), p_i = prox(x).
-
-    Gives the p_i and where the clients end.
-    """
-    identity = torch.eye(known.hessians.shape[-1], dtype=torch.float64)
-    curved = known.hessians + method.mu * identity
-    towards = (known.hessians @ known.optima.unsqueeze(-1)).squeeze(-1) + method.mu * x
-    prox = torch.linalg.solve(curved, towards)
-    powers = torch.linalg.matrix_power(identity - method.lr * curved, method.steps)
-    return prox, prox + (powers @ (x - prox).unsqueeze(-1)).squeeze(-1)
-
-
-def proximal_round(known: Known, method: Any, x: Tensor) -> Tensor:
-    """A round of FedProx on quadratics."""
-    return known.weights(method.weighting) @ proximal_steps(known, method, x)[1]
 
 
 def proximal_momentum(known: Known, method: Any, x: Tensor) -> Tensor:
-    """The same by Polyak's momentum: m ← 0.9m + ∇f_i(y) + μ(y − x), y ← y − ηm."""
-    y = x.repeat(len(known.clients), 1)
-    m = torch.zeros_like(y)
-    for _ in range(method.steps):
-        m = 0.9 * m + slopes(known, y) + method.mu * (y - x)
-        y = y - method.lr * m
-    return known.weights(method.weighting) @ y
+    """Where K steps of each client by Polyak's momentum on f_i + (μ/2)‖y − x‖² end."""
+    return descent(lambda y: slopes(known, y) + method.mu * (y - x), x, method.lr, method.steps, 0.9)
+
+
+proximal_round = averaged(lambda known, method, x: local_ends(known, x, method.lr, method.steps, method.mu))
+"""A round of FedProx on quadratics."""
+envelope_optimum = resting(averaged(lambda known, method, x: prox(known, method.mu, x)))
+"""The minimiser of the weighted sum of the Moreau envelopes of the f_i: where x = Σ w_i prox_i(x)."""
 
 
 def hopeful(known: Known, method: Any, x: Tensor) -> Ledger:
@@ -76,23 +69,11 @@ def algorithm1(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
     """A round of SCAFFOLD: y ← y − η_l(∇f_i(y) − c_i + c), then c_i, x and c as lines 12 to 17 have them."""
     some, x, c = known.only(torch.tensor(heard)), at.state["x"], at.state["c"]
     own = torch.stack([at.memory.get(i, {"c": torch.zeros_like(x)})["c"] for i in heard])
-    y = x.repeat(len(heard), 1)
-    for _ in range(method.steps):
-        y = y - method.lr * (slopes(some, y) - own + c)
+    y = descent(lambda y: slopes(some, y) - own + c, x, method.lr, method.steps)
     new = slopes(some, x) if method.option == "I" else own - c + (x - y) / (method.steps * method.lr)
     at.state["x"] = x + method.server_lr * (y - x).sum(0) / len(heard)
     at.state["c"] = c + (new - own).sum(0) / len(known.clients)
     at.memory |= {i: {"c": row} for i, row in zip(heard, new, strict=True)}
-
-
-def envelope_optimum(known: Known, method: Any) -> Tensor:
-    """The minimiser of the weighted sum of the Moreau envelopes of the f_i: Σ w_i (A_i + μI)⁻¹ A_i (x_i* − x) = 0."""
-    identity = torch.eye(known.hessians.shape[-1], dtype=torch.float64)
-    pulls = torch.linalg.solve(known.hessians + method.mu * identity, known.hessians)
-    w = known.weights(method.weighting)
-    mean = torch.einsum("i,ijk->jk", w, pulls)
-    found: Tensor = torch.linalg.solve(mean, torch.einsum("i,ijk,ik->j", w, pulls, known.optima))
-    return found
 
 
 def control_gap(walk: Walk) -> float:
@@ -102,42 +83,31 @@ def control_gap(walk: Walk) -> float:
     return apart(mean, walk.state["c"])
 
 
-_EVERYTHING = {name: Exactly(600) for name in (*WHO_ANSWERS, "quantised")}
-
 _PROXIMAL = {"lr": 0.5, "batch": None, "steps": 50, "mu": 0.5}
 """Local steps enough for the proximal point to 12 digits: each takes off more than two fifths of the distance."""
+_ADAPTIVE = {"batch": None, "steps": 2, "adaptive": True}
 
 FEDPROX = Declaration(
     claims=(
-        Path(
+        follows(
             "proximal steps follow their closed form",
-            unequal_quadratics,
             proximal_round,
             {**_DRIFT, "lr": FALLING, "mu": 0.5},
             stands=WHO_ANSWERS,
         ),
-        Path(
+        follows(
             "proximal momentum follows its recursion, the plain mean too",
-            unequal_quadratics,
-            proximal_momentum,
+            averaged(proximal_momentum),
             {**_DRIFT, "mu": 0.5, "optimiser": "momentum", "weighting": "uniform"},
         ),
         Course(
             "an adaptive μ rises with the loss, and falls after five rounds in which that fell",
-            unequal_quadratics,
             hopeful,
             heuristic_round,
-            {"lr": "exponential:3.5:0.8", "batch": None, "steps": 2, "adaptive": True, "weighting": "uniform"},
+            {**_ADAPTIVE, "lr": "exponential:3.5:0.8", "weighting": "uniform"},
             stands=WHO_ANSWERS,
         ),
-        Course(
-            "… but not below 0",
-            unequal_quadratics,
-            hopeful,
-            heuristic_round,
-            {"lr": 0.1, "batch": None, "steps": 2, "adaptive": True, "mu": 0.05},
-            rounds=12,
-        ),
+        Course("… but not below 0", hopeful, heuristic_round, {**_ADAPTIVE, "lr": 0.1, "mu": 0.05}, rounds=12),
         Limit(
             "with exact proximal steps it minimises the sum of the Moreau envelopes, not of the losses",
             unequal_quadratics,
@@ -154,60 +124,45 @@ FEDPROX = Declaration(
             _PROXIMAL,
             100,
             1e-11,
-            {"quantised": OnAverage(150)},
+            {"quantised": OnAverage(120, warm_up=20)},
             optimum,
         ),
-        Same("without the proximal term it is FedAvg", classification, {**_BATCHES, "mu": 0.0}, FedAvg(**_BATCHES)),
+        Same("without the proximal term it is FedAvg", classification, {**BATCHES, "mu": 0.0}, FedAvg(**BATCHES)),
         Defaults({**TRAINING, **ROUNDS, "mu": 0.1, "adaptive": False, "weighting": "size"}),
     ),
-    batches={**_BATCHES, "mu": 0.5},
+    batches={**BATCHES, "mu": 0.5},
 )
 
 SCAFFOLD = Declaration(
     claims=(
-        Limit(
-            "K local steps find the optimum (option II)",
-            quadratics,
-            uniform_optimum,
-            _DRIFT,
-            rounds=300,
-            tolerance=1e-12,
-            hardships=_EVERYTHING,
+        *(
+            Limit(
+                f"K local steps find the optimum (option {option})",
+                quadratics,
+                uniform_optimum,
+                {**_DRIFT, "option": option},
+                rounds=150,
+                tolerance=1e-12,
+                hardships=dict.fromkeys(EVERY_HARDSHIP, Exactly(300)),
+            )
+            for option in ("II", "I")
         ),
-        Limit(
-            "K local steps find the optimum (option I)",
-            quadratics,
-            uniform_optimum,
-            {**_DRIFT, "option": "I"},
-            rounds=300,
-            tolerance=1e-12,
-            hardships=_EVERYTHING,
+        *(
+            Course(
+                f"every round is Algorithm 1, the clients' controls too (option {option})",
+                started("c"),
+                algorithm1,
+                {**_DRIFT, "option": option, **rates},
+                stands=WHO_ANSWERS,
+            )
+            for option, rates in (
+                ("II", {"lr": "exponential:0.3:0.97", "server_lr": "exponential:0.9:0.98"}),
+                ("I", {"server_lr": 0.7}),
+            )
         ),
-        Course(
-            "every round is Algorithm 1, the clients' controls too (option II)",
-            unequal_quadratics,
-            started("c"),
-            algorithm1,
-            {**_DRIFT, "lr": "exponential:0.3:0.97", "server_lr": "exponential:0.9:0.98"},
-            stands=WHO_ANSWERS,
-        ),
-        Course(
-            "every round is Algorithm 1, the clients' controls too (option I)",
-            unequal_quadratics,
-            started("c"),
-            algorithm1,
-            {**_DRIFT, "option": "I", "server_lr": 0.7},
-            stands=WHO_ANSWERS,
-        ),
-        Invariant(
-            "c is the mean of the clients' c",
-            lambda: unequal_quadratics().problem,
-            control_gap,
-            _DRIFT,
-            stands=(*WHO_ANSWERS, "quantised"),
-        ),
+        Invariant("c is the mean of the clients' c", unequal_problem, control_gap, _DRIFT, stands=EVERY_HARDSHIP),
         Passes(),
         Defaults({**ROUNDS, "lr": 0.1, "batch": 32, "epochs": 1, "steps": None, "server_lr": 1.0, "option": "II"}),
     ),
-    batches=_BATCHES,
+    batches=BATCHES,
 )

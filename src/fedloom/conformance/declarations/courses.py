@@ -15,6 +15,7 @@ from torch import Tensor
 from fedloom.conformance.answers import OfRun, accepted, greatest, in_round
 from fedloom.conformance.checks import CHECKS
 from fedloom.conformance.claims import IDEAL, Claim, Finding, Hardship, Subject
+from fedloom.conformance.declarations.common import Adapted, unequal_quadratics
 from fedloom.conformance.drive import Walk, apart, few, product
 from fedloom.conformance.problems import Known, normal_equations
 from fedloom.engine.fleet import Fleet
@@ -24,7 +25,6 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
 from fedloom.methods.method import Method
-from fedloom.types import State
 
 
 @dataclass(eq=False)
@@ -37,6 +37,8 @@ class Ledger:
     """Whether the method should say that it has converged."""
     kept: dict[str, Any] = field(default_factory=dict)
     """What theory needs from round to round and the method has under no such name."""
+    turns: int = 0
+    """The rounds in which somebody was heard."""
 
 
 Start = Callable[[Known, Any, Tensor], Ledger]
@@ -50,10 +52,10 @@ class Course(OfRun):
     """Every round is what theory says, for methods whose server or clients remember more than a model."""
 
     name: str
-    known: Callable[[], Known]
     start: Start
     turn: Turn
     method: Mapping[str, Any] = field(default_factory=dict)
+    known: Callable[[], Known] = unequal_quadratics
     rounds: int = 30
     tolerance: float = 1e-11
     stands: tuple[str, ...] = ()
@@ -77,6 +79,7 @@ class Course(OfRun):
             walk.step()
             if heard:
                 self.turn(known, in_round(method, t), ledger, heard)
+                ledger.turns += 1
             yield self._off(walk, ledger)
 
     def _off(self, walk: Walk, ledger: Ledger) -> float:
@@ -89,13 +92,9 @@ class Course(OfRun):
         return max(apart(*pair) for pair in pairs)
 
 
-def started(*slots: str) -> Start:
-    """The first model, and zeros under these names."""
-
-    def start(known: Known, method: Any, x: Tensor) -> Ledger:
-        return Ledger({"x": x, **{slot: torch.zeros_like(x) for slot in slots}})
-
-    return start
+def started(*slots: str, model: str = "x") -> Start:
+    """The first model under its name, and zeros under these."""
+    return lambda known, method, x: Ledger({model: x, **{slot: torch.zeros_like(x) for slot in slots}})
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,10 +138,10 @@ class Costs(Claim):
     """The history counts as many gradients of single rows in a round as theory needs."""
 
     name: str
-    known: Callable[[], Known]
     gradients: Callable[[Known, Any], int]
     """From the problem and the method to their number."""
     method: Mapping[str, Any] = field(default_factory=dict)
+    known: Callable[[], Known] = unequal_quadratics
 
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
         known, method = self.known(), subject.tuned(self.method)
@@ -272,18 +271,15 @@ class Episodes(Claim):
 
 # Adaptation
 
-Adapted = Callable[[Known, Any, State, Tensor, float | None, int | None], Tensor]
-"""From the problem, the method, its state, a model and the user's wish (step size, steps) to each client's model."""
-
 
 @dataclass(frozen=True, eq=False)
 class Adapts(Claim):
     """Clients fit a model to their support rows as theory says, whatever the user wishes, or if he wishes nothing."""
 
     name: str
-    known: Callable[[], Known]
     adapted: Adapted
     method: Mapping[str, Any] = field(default_factory=dict)
+    known: Callable[[], Known] = unequal_quadratics
     tolerance: float = 1e-12
 
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
@@ -302,12 +298,12 @@ class Reported(Claim):
     """The figures of the method's own that the history tells are those of theory."""
 
     name: str
-    known: Callable[[], Known]
     figures: Callable[[Known, Any, Tensor], dict[str, float]]
     """From the problem, the method and the model to what must be told."""
     method: Mapping[str, Any] = field(default_factory=dict)
     prior: Callable[[Known], Tensor] | None = None
     """The earlier model that the method is given, if any."""
+    known: Callable[[], Known] = unequal_quadratics
     tolerance: float = 1e-12
 
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:

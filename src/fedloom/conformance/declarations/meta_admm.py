@@ -5,22 +5,26 @@ They end where Σ w_i F_i(θ) + λD_h(θ, θ_p) is least; on the way, the inexac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Around, Exactly, Invariant, Limit
+from fedloom.conformance.answers import Around, Exactly, Invariant, Limit, Limits
 from fedloom.conformance.claims import Declaration
 from fedloom.conformance.declarations.admm import miscounted
-from fedloom.conformance.declarations.averaging import unequal_problem, unequal_quadratics
-from fedloom.conformance.declarations.baselines import server_moved
-from fedloom.conformance.declarations.courses import ROUNDS, Adapts, Course, Defaults, Ledger, Reported
-from fedloom.conformance.declarations.meta import (
+from fedloom.conformance.declarations.common import (
     EVERY_HARDSHIP,
     F64,
+    applied,
+    server_moved,
+    unequal_problem,
+    unequal_quadratics,
+)
+from fedloom.conformance.declarations.courses import ROUNDS, Adapts, Course, Defaults, Ledger, Reported, Turn
+from fedloom.conformance.declarations.meta import (
     NOTHING,
     adapted_by,
     adapted_quadratic,
@@ -109,11 +113,11 @@ def counted(known: Known, method: Any, at: Ledger, heard: list[int], m: Tensor, 
 
 def difference_turn(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
     """The same on logistic regression, with differences of gradients at the distance δ: 1/(k + 100) in round k."""
-    theta, t = at.state["x"], at.kept.get("t", 0)
-    delta = 1 / (t + 101) if method.delta is None else method.delta
+    theta = at.state["x"]
+    delta = 1 / (at.turns + 101) if method.delta is None else method.delta
     g = shares(known) @ differences(known, replace(method, delta=delta), theta)
     at.state["x"] = theta - (2 * g - at.kept["g"]) / (method.rho * len(known.clients))
-    at.kept |= {"g": g, "t": t + 1}
+    at.kept["g"] = g
 
 
 def proximal_turn(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
@@ -123,7 +127,7 @@ def proximal_turn(known: Known, method: Any, at: Ledger, heard: list[int]) -> No
     curved = w.unsqueeze(-1) * h + rho.unsqueeze(-1) * torch.eye(len(theta), dtype=F64)
     own = torch.linalg.solve(curved, w * c - y + rho * theta)
     if method.max_iterations == 1:  # its first step, L-BFGS takes along the gradient of w_i⁻¹ times that
-        g = (h @ theta.unsqueeze(-1)).squeeze(-1) - c + y / w
+        g = applied(h, theta) - c + y / w
         own = theta - g / g.norm(dim=-1, keepdim=True).clamp(min=1)
     y = y + rho * (own - theta)
     m, total = counted(known, method, at, heard, y + rho * own, y)
@@ -181,231 +185,125 @@ _PRICES: dict[str, Any] = {"alpha": 0.4, "rho": 0.4}
 _NEAR: dict[str, Any] = {**_PRICES, "lambda_": 0.3}
 _STANDS = ("sampled", "lost", "quantised")
 _TOLD = (
-    Reported("the history tells the norm of the gradient", unequal_quadratics, slope_and_distance, _PRICES),
-    Reported("… and the distance from the prior", unequal_quadratics, slope_and_distance, _NEAR, prior_of),
-    Reported(
-        "… alone, if it is told so", unequal_quadratics, slope_and_distance, {**_NEAR, "gradient_norm": False}, prior_of
-    ),
+    Reported("the history tells the norm of the gradient", slope_and_distance, _PRICES),
+    Reported("… and the distance from the prior", slope_and_distance, _NEAR, prior_of),
+    Reported("… alone, if it is told so", slope_and_distance, {**_NEAR, "gradient_norm": False}, prior_of),
 )
 _GIVEN: dict[str, Any] = {**ROUNDS, "evaluates": "adapted", "alpha": 0.1, "order": "exact", "rho": 0.35, "rho_i": None}
 _GIVEN |= {"lambda_": 0.0, "h": "squared", "server_form": "linearised", "y_init": "zero", "gradient_norm": True}
 
+
+def _course(name: str, own: Mapping[str, Any], turn: Turn, **how: Any) -> Course:
+    return Course(name, unpriced, turn, own, prior=prior_of if "lambda_" in own else None, **how)
+
+
+def _limit(name: str, own: Mapping[str, Any], rounds: int, tolerance: float, **how: Any) -> Limit:
+    """Where it ends, with a prior if it has a λ, and in the place of the squared distance with the entropy."""
+    rival: Limits | None = regularised_optimum if "h" in own else None
+    there = bregman_optimum if "h" in own else regularised_optimum
+    prior = prior_of if "lambda_" in own else None
+    return Limit(name, unequal_quadratics, there, own, rounds, tolerance, prior=prior, not_at=rival, **how)
+
+
+_EXACT = {"server_form": "exact"}
+_DIFFERENCES = {"alpha": 0.4, "rho": 0.5}
+_NETWORK = {"alpha": 0.1, "rho": 0.5, "order": "exact"}
+_NORMAL = {"y_init": "normal"}
+
 ADMM_FEDMETA = Declaration(
     claims=(
-        Course(
-            "it is optimistic gradient descent",
-            unequal_quadratics,
-            unpriced,
-            optimistic_turn,
-            _PRICES,
-            60,
-            stands=("sampled", "lost"),
+        _course("it is optimistic gradient descent", _PRICES, optimistic_turn, stands=("sampled", "lost")),
+        _course("… with a prior, linearised", _NEAR, optimistic_turn),
+        _course("… with a prior, exact", {**_NEAR, **_EXACT}, optimistic_turn),
+        _course("… with a penalty for each client", {**_PRICES, "rho_i": (0.3, 0.5, 0.7, 0.2, 0.4)}, optimistic_turn),
+        _course(
+            "… on the query alone where nothing is adapted", {**_PRICES, "rho": 0.8, "alpha": NOTHING}, optimistic_turn
         ),
-        Course("… with a prior, linearised", unequal_quadratics, unpriced, optimistic_turn, _NEAR, 60, prior=prior_of),
-        Course(
-            "… with a prior, exact",
-            unequal_quadratics,
-            unpriced,
-            optimistic_turn,
-            {**_NEAR, "server_form": "exact"},
-            60,
-            prior=prior_of,
-        ),
-        Course(
-            "… with a penalty for each client",
-            unequal_quadratics,
-            unpriced,
-            optimistic_turn,
-            {**_PRICES, "rho_i": (0.3, 0.5, 0.7, 0.2, 0.4)},
-            60,
-        ),
-        Course(
-            "… on the query alone where nothing is adapted",
-            unequal_quadratics,
-            unpriced,
-            optimistic_turn,
-            {**_PRICES, "rho": 0.8, "alpha": NOTHING},
-            60,
-        ),
-        Course(
+        _course("… without second derivatives", {**_PRICES, "order": "first"}, optimistic_turn),
+        _course(
             "… with differences of gradients at the distance 1/(k + 100)",
-            logistic,
-            unpriced,
+            _DIFFERENCES,
             difference_turn,
-            {"alpha": 0.4, "rho": 0.5},
+            known=logistic,
             rounds=5,
         ),
-        Course(
+        _course(
             "… or as far as it is told",
-            logistic,
-            unpriced,
+            {**_DIFFERENCES, "delta": "exponential:0.9:0.8"},
             difference_turn,
-            {"alpha": 0.4, "rho": 0.5, "delta": "exponential:0.9:0.8"},
+            known=logistic,
             rounds=5,
         ),
-        Course(
-            "… without second derivatives", unequal_quadratics, unpriced, optimistic_turn, {**_PRICES, "order": "first"}
-        ),
-        Limit(
+        _limit(
             "it finds the best start for adaptation",
-            unequal_quadratics,
-            regularised_optimum,
-            _PRICES,
-            400,
+            {"alpha": 0.2, "rho": 0.3},
+            220,
             1e-11,
-            {name: Exactly(600) for name in ("sampled", "lost")},
+            hardships=dict.fromkeys(("sampled", "lost"), Exactly(360)),
         ),
-        Limit(
-            "with a prior",
-            unequal_quadratics,
-            regularised_optimum,
-            _NEAR,
-            300,
-            1e-11,
-            {name: Exactly(600) for name in ("late", "quantised")},
-            prior=prior_of,
-        ),
-        Limit(
-            "prices that begin anywhere end there too",
-            unequal_quadratics,
-            regularised_optimum,
-            {**_NEAR, "y_init": "normal"},
-            300,
-            1e-11,
-            prior=prior_of,
-        ),
-        Limit(
-            "with the hyperbolic entropy, linearised",
-            unequal_quadratics,
-            bregman_optimum,
-            {**_NEAR, "h": "hypentropy"},
-            400,
-            1e-10,
-            prior=prior_of,
-            not_at=regularised_optimum,
-        ),
-        Limit(
-            "with the hyperbolic entropy, exact",
-            unequal_quadratics,
-            bregman_optimum,
-            {**_NEAR, "h": "hypentropy", "server_form": "exact"},
-            400,
-            1e-10,
-            prior=prior_of,
-            not_at=regularised_optimum,
-        ),
+        _limit("with a prior", _NEAR, 150, 1e-11, hardships=dict.fromkeys(("late", "quantised"), Exactly(200))),
+        _limit("prices that begin anywhere end there too", {**_NEAR, **_NORMAL}, 150, 1e-11),
+        _limit("with the hyperbolic entropy, linearised", {**_NEAR, "h": "hypentropy"}, 200, 1e-10),
+        _limit("with the hyperbolic entropy, exact", {**_NEAR, "h": "hypentropy", **_EXACT}, 200, 1e-10),
+        Around("prices are minus the weighted meta-gradients", unequal_problem, price_off, {**_PRICES, **_NORMAL}, 5),
+        Around("… on a network too", classification, price_off, _NETWORK, 5),
         Around(
-            "prices are minus the weighted meta-gradients",
-            unequal_problem,
-            price_off,
-            {**_PRICES, "y_init": "normal"},
-            5,
+            "prices at the start are normal, and cut off", classification, drawn_off, {**_NETWORK, **_NORMAL}, 1, 0.1
         ),
-        Around("… on a network too", classification, price_off, {"alpha": 0.1, "rho": 0.5, "order": "exact"}, 5),
-        Around(
-            "prices at the start are normal, and cut off",
-            classification,
-            drawn_off,
-            {"alpha": 0.1, "rho": 0.5, "order": "exact", "y_init": "normal"},
-            1,
-            0.1,
-        ),
-        Adapts("clients adapt by steps of α", unequal_quadratics, adapted_by, _PRICES),
+        Adapts("clients adapt by steps of α", adapted_by, _PRICES),
         *costs(_PRICES),
         *_TOLD,
         Defaults({**_GIVEN, "order": "difference", "delta": None}),
         Invariant("the server's sum is that of the clients", unequal_problem, miscounted, _PRICES, 30, 1e-12, _STANDS),
     ),
-    batches={"alpha": 0.1, "rho": 0.5, "y_init": "normal"},
+    batches={"alpha": 0.1, "rho": 0.5, **_NORMAL},
     full={"delta": 0.05},
     divisible=False,
 )
 
 _SOLVED: dict[str, Any] = {"alpha": 0.4, "rho": 0.1, "tolerance": 1e-12, "max_iterations": 60}
+_ONCE: dict[str, Any] = {**_SOLVED, "rho": 0.02, "max_iterations": 1}
+_CONTENT: dict[str, Any] = {**_SOLVED, "tolerance": 1e3}
+_WITH_PRIOR: dict[str, Any] = {**_SOLVED, "rho": 0.15, "lambda_": 0.3, **_EXACT}
 
 ADMM_META_EXACT = Declaration(
     claims=(
-        Course(
+        _course(
             "every round is the ADMM of equations (6) to (10)",
-            unequal_quadratics,
-            unpriced,
-            proximal_turn,
             {**_SOLVED, "lambda_": 0.1, "rho_i": (0.15, 0.1, 0.2, 0.12, 0.1)},
+            proximal_turn,
             rounds=8,
             tolerance=1e-10,
             stands=("sampled", "lost"),
-            prior=prior_of,
         ),
-        Course(
-            "… with an iteration of L-BFGS",
-            unequal_quadratics,
-            unpriced,
-            proximal_turn,
-            {**_SOLVED, "rho": 0.02, "max_iterations": 1},
-            rounds=5,
-        ),
-        Course(
-            "… without second derivatives",
-            unequal_quadratics,
-            unpriced,
-            proximal_turn,
-            {**_SOLVED, "rho": 0.02, "max_iterations": 1, "order": "first"},
-            rounds=5,
-        ),
+        _course("… with an iteration of L-BFGS", _ONCE, proximal_turn, rounds=5),
+        _course("… without second derivatives", {**_ONCE, "order": "first"}, proximal_turn, rounds=5),
         Around(
-            "prices at the start are normal, and cut off",
-            classification,
-            drawn_off,
-            {**_SOLVED, "tolerance": 1e3, "y_init": "normal"},
-            1,
-            0.1,
+            "prices at the start are normal, and cut off", classification, drawn_off, {**_CONTENT, **_NORMAL}, 1, 0.1
         ),
         Invariant(
-            "clients that are content with everything move nothing",
-            unequal_problem,
-            server_moved,
-            {**_SOLVED, "tolerance": 1e3},
-            rounds=3,
+            "clients that are content with everything move nothing", unequal_problem, server_moved, _CONTENT, rounds=3
         ),
-        Limit(
+        _limit(
             "it finds the best start for adaptation",
-            unequal_quadratics,
-            regularised_optimum,
             _SOLVED,
             80,
             1e-10,
-            {name: Exactly(150) for name in EVERY_HARDSHIP},
+            hardships=dict.fromkeys(EVERY_HARDSHIP, Exactly(150)),
         ),
-        Limit(
-            "with a prior, exact",
-            unequal_quadratics,
-            regularised_optimum,
-            {**_SOLVED, "lambda_": 0.3, "server_form": "exact"},
-            80,
-            1e-10,
-            prior=prior_of,
-        ),
-        Limit(
-            "with the hyperbolic entropy",
-            unequal_quadratics,
-            bregman_optimum,
-            {**_SOLVED, "lambda_": 0.3, "server_form": "exact", "h": "hypentropy"},
-            80,
-            1e-10,
-            prior=prior_of,
-            not_at=regularised_optimum,
-        ),
+        _limit("with a prior, exact", _WITH_PRIOR, 80, 1e-10),
+        _limit("with the hyperbolic entropy", {**_WITH_PRIOR, "h": "hypentropy"}, 80, 1e-10),
         Invariant(
             "dual variables end at minus the weighted meta-gradients",
             unequal_problem,
-            final_prices(70),
+            final_prices(55),
             _SOLVED,
-            75,
+            60,
             1e-9,
         ),
-        Invariant("the server's sum is that of the clients", unequal_problem, miscounted, _SOLVED, 20, 1e-12, _STANDS),
-        Adapts("clients adapt by steps of α", unequal_quadratics, adapted_by, _SOLVED),
-        *costs({**_SOLVED, "tolerance": 1e3})[:2],
+        Invariant("the server's sum is that of the clients", unequal_problem, miscounted, _ONCE, 20, 1e-12, _STANDS),
+        Adapts("clients adapt by steps of α", adapted_by, _SOLVED),
+        *costs(_CONTENT)[:2],
         *_TOLD,
         Defaults({**_GIVEN, "tolerance": 1e-8, "max_iterations": 20}),
     ),
