@@ -355,7 +355,7 @@ FEDMETA_SGD = Declaration(
             {**_MAML, "learn_alpha": False},
             300,
             1e-11,
-            _WANDERS,
+            WANDERS,
             not_at=lambda known, method: known.minimiser("uniform"),
         ),
         Adapts(
