@@ -50,7 +50,7 @@ assert listed.count("newdyn") == 1 and "broken" not in listed and REGISTER["feda
 texts = sorted(str(one.message) for one in said)
 assert len(texts) == 2 and texts[0].startswith("newcomers offers the method 'broken', which cannot be had: No module")
 assert texts[1].startswith("newcomers offers the method 'fedavg', which cannot be had: there is a method 'fedavg'")
-assert card(lookup("newdyn"))["parameters"][-1]["meaning"] == "How much."
+assert {one["name"]: one["meaning"] for one in card(lookup("newdyn"))["parameters"]}["alpha"] == "How much."
 assert DECLARATIONS["newdyn"] is DECLARATIONS["fedavg"] is DECLARATIONS["newcomers:NewDyn"]
 assert check_names("newdyn") == check_names("fedavg")
 assert "`newdyn`" in generated.register() and "#### `newdyn`" in generated.method_options()

@@ -87,6 +87,10 @@ class History(Closing):
                 "the rows between them are lost, the run itself is not affected."
             )
 
+    def frame(self) -> pd.DataFrame:
+        """The rows as a data frame."""
+        return as_frame(self.rows)
+
     def close(self) -> None:
         """Closes the file; the rows stay."""
         if self._file is not None:
