@@ -171,7 +171,7 @@ FEDASYNC = Declaration(
             {**DRIFT, "rho": 0.5, "alpha": 0.2},
             rounds=80,
             tolerance=1e-11,
-            hardships={"quantised": OnAverage(400)},
+            hardships={"quantised": OnAverage(240)},
             not_at=pooled_optimum,
         ),
         Same(
@@ -332,9 +332,8 @@ def handed_out_otherwise(walk: Walk) -> float:
 
 
 _KEPT: dict[str, Any] = {"lr": 0.05, "lambda_": 0.5, "batch": 5, "epochs": 2}
-_VISIT: dict[str, Any] = {"lr": 0.3, "steps": 1}
 _SEVERAL: dict[str, Any] = {"steps": 3, "beta": 0.3}
-_RESET: dict[str, Any] = {**_VISIT, "keep": False}
+_RESET: dict[str, Any] = {"lr": 0.3, "steps": 1, "keep": False}
 
 
 def _visits(name: str, own: Mapping[str, Any], **how: Any) -> Course:
@@ -356,8 +355,8 @@ _COMMON: tuple[Claim, ...] = (
         "clients that keep their models end at the optimum of the Moreau envelopes, not of the losses",
         unequal_quadratics,
         envelopes,
-        {"lr": 0.3, "steps": 2, "lambda_": 0.5},
-        rounds=350,
+        {"lr": 0.2, "steps": 6, "lambda_": 0.5},
+        rounds=100,
         tolerance=1e-11,
         not_at=pooled_optimum,
     ),
@@ -365,8 +364,8 @@ _COMMON: tuple[Claim, ...] = (
         "… and without λ each at its own",
         unequal_quadratics,
         lambda known, method: known.weights() @ known.optima,
-        {**_VISIT, "lambda_": 0.0},
-        300,
+        {"lr": 0.3, "steps": 4, "lambda_": 0.0},
+        100,
         1e-11,
     ),
     Limit(
@@ -376,7 +375,7 @@ _COMMON: tuple[Claim, ...] = (
         _RESET,
         rounds=200,
         tolerance=1e-11,
-        hardships={"quantised": OnAverage(300)},
+        hardships={"quantised": OnAverage(210)},
     ),
     Same(
         "without λ and decay it is gradient descent",

@@ -20,7 +20,8 @@ F64 = torch.float64
 WHO_ANSWERS = ("sampled", "lost", "late")
 """The hardships that only decide whose replies count in a round."""
 EVERY_HARDSHIP = (*WHO_ANSWERS, "quantised")
-WANDERS = {"quantised": OnAverage(200)}
+WANDERS = {"quantised": OnAverage(120, warm_up=40)}
+"""For rounds that leave less than two thirds of a distance: batches of four of them tell little of each other."""
 
 DRIFT: dict[str, Any] = {"lr": 0.8, "batch": None, "steps": 4}
 """Several full-batch steps, which clients that differ take to different places."""

@@ -133,7 +133,7 @@ FEDPROX = Declaration(
             _PROXIMAL,
             100,
             1e-11,
-            {"quantised": OnAverage(150)},
+            {"quantised": OnAverage(120, warm_up=20)},
             optimum,
         ),
         Same("without the proximal term it is FedAvg", classification, {**BATCHES, "mu": 0.0}, FedAvg(**BATCHES)),
@@ -150,9 +150,9 @@ SCAFFOLD = Declaration(
                 quadratics,
                 uniform_optimum,
                 {**_DRIFT, "option": option},
-                rounds=300,
+                rounds=150,
                 tolerance=1e-12,
-                hardships=dict.fromkeys(EVERY_HARDSHIP, Exactly(600)),
+                hardships=dict.fromkeys(EVERY_HARDSHIP, Exactly(300)),
             )
             for option in ("II", "I")
         ),

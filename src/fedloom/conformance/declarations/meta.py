@@ -211,6 +211,7 @@ def evaluated_on_all(dtype: torch.dtype = F64) -> Problem:
 
 
 _MAML: dict[str, Any] = {"alpha": 0.4, "lr": 0.5}
+_FAST: dict[str, Any] = {"alpha": 0.2, "lr": 1.5}
 _FALLING: dict[str, Any] = {"alpha": 0.4, "lr": "exponential:0.5:0.97"}
 _SMALL: dict[str, Any] = {"alpha": 0.1, "batch": 3, "inner_steps": 2, "lr": 0.1}
 _FROM_ALL: dict[str, Any] = {"alpha": NOTHING, "weighting": "size"}
@@ -322,8 +323,8 @@ FEDMETA_MAML = Declaration(
             "it finds the best start for adaptation",
             quadratics,
             meta_optimum,
-            _MAML,
-            300,
+            _FAST,
+            100,
             1e-11,
             WANDERS,
             uniform_optimum,
@@ -360,10 +361,10 @@ FEDMETA_SGD = Declaration(
             "with step sizes that stay it finds what all clients share",
             agreeing,
             pooled_optimum,
-            {**_MAML, **_STAY},
-            300,
+            {**_FAST, **_STAY},
+            100,
             1e-9,
-            {"quantised": Exactly(400)},
+            {"quantised": Exactly(120)},
         ),
         Adapts(
             "clients adapt with the step sizes that were learnt",
@@ -429,8 +430,8 @@ PER_FEDAVG = Declaration(
             "local steps end at their closed form, not at the optimum",
             quadratics,
             resting(meta_step),
-            _META_DRIFT,
-            150,
+            {**_META_DRIFT, "lr": 1.0},
+            120,
             1e-11,
             WANDERS,
             meta_optimum,
@@ -443,8 +444,8 @@ PER_FEDAVG = Declaration(
             "independent mini-batches find what all clients share",
             agreeing,
             pooled_optimum,
-            {"alpha": 0.1, "lr": 0.1, "steps": 4, "batch": 4, **_INDEPENDENT},
-            rounds=300,
+            {"alpha": 0.1, "lr": 0.3, "steps": 4, "batch": 4, **_INDEPENDENT},
+            rounds=80,
         ),
         Same(
             "with no inner step it is FedAvg with the step size β",

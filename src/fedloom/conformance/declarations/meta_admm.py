@@ -196,15 +196,9 @@ _GIVEN |= {"lambda_": 0.0, "h": "squared", "server_form": "linearised", "y_init"
 
 
 def _course(
-    name: str,
-    own: Mapping[str, Any],
-    rounds: int,
-    turn: Turn,
-    known: Callable[[], Known] = unequal_quadratics,
-    **how: Any,
+    name: str, own: Mapping[str, Any], turn: Turn, known: Callable[[], Known] = unequal_quadratics, **how: Any
 ) -> Course:
-    prior = prior_of if "lambda_" in own else None
-    return Course(name, known, unpriced, turn, own, rounds, prior=prior, **how)
+    return Course(name, known, unpriced, turn, own, prior=prior_of if "lambda_" in own else None, **how)
 
 
 def _limit(name: str, own: Mapping[str, Any], rounds: int, tolerance: float, **how: Any) -> Limit:
@@ -222,40 +216,41 @@ _NORMAL = {"y_init": "normal"}
 
 ADMM_FEDMETA = Declaration(
     claims=(
-        _course("it is optimistic gradient descent", _PRICES, 60, optimistic_turn, stands=("sampled", "lost")),
-        _course("… with a prior, linearised", _NEAR, 60, optimistic_turn),
-        _course("… with a prior, exact", {**_NEAR, **_EXACT}, 60, optimistic_turn),
-        _course(
-            "… with a penalty for each client", {**_PRICES, "rho_i": (0.3, 0.5, 0.7, 0.2, 0.4)}, 60, optimistic_turn
-        ),
+        _course("it is optimistic gradient descent", _PRICES, optimistic_turn, stands=("sampled", "lost")),
+        _course("… with a prior, linearised", _NEAR, optimistic_turn),
+        _course("… with a prior, exact", {**_NEAR, **_EXACT}, optimistic_turn),
+        _course("… with a penalty for each client", {**_PRICES, "rho_i": (0.3, 0.5, 0.7, 0.2, 0.4)}, optimistic_turn),
         _course(
             "… on the query alone where nothing is adapted",
             {**_PRICES, "rho": 0.8, "alpha": NOTHING},
-            60,
             optimistic_turn,
         ),
-        _course("… without second derivatives", {**_PRICES, "order": "first"}, 30, optimistic_turn),
+        _course("… without second derivatives", {**_PRICES, "order": "first"}, optimistic_turn),
         _course(
-            "… with differences of gradients at the distance 1/(k + 100)", _DIFFERENCES, 5, difference_turn, logistic
+            "… with differences of gradients at the distance 1/(k + 100)",
+            _DIFFERENCES,
+            difference_turn,
+            logistic,
+            rounds=5,
         ),
         _course(
             "… or as far as it is told",
             {**_DIFFERENCES, "delta": "exponential:0.9:0.8"},
-            5,
             difference_turn,
             logistic,
+            rounds=5,
         ),
         _limit(
             "it finds the best start for adaptation",
-            _PRICES,
-            400,
+            {"alpha": 0.2, "rho": 0.3},
+            220,
             1e-11,
-            hardships=dict.fromkeys(("sampled", "lost"), Exactly(600)),
+            hardships=dict.fromkeys(("sampled", "lost"), Exactly(360)),
         ),
-        _limit("with a prior", _NEAR, 300, 1e-11, hardships=dict.fromkeys(("late", "quantised"), Exactly(600))),
-        _limit("prices that begin anywhere end there too", {**_NEAR, **_NORMAL}, 300, 1e-11),
-        _limit("with the hyperbolic entropy, linearised", {**_NEAR, "h": "hypentropy"}, 400, 1e-10),
-        _limit("with the hyperbolic entropy, exact", {**_NEAR, "h": "hypentropy", **_EXACT}, 400, 1e-10),
+        _limit("with a prior", _NEAR, 150, 1e-11, hardships=dict.fromkeys(("late", "quantised"), Exactly(200))),
+        _limit("prices that begin anywhere end there too", {**_NEAR, **_NORMAL}, 150, 1e-11),
+        _limit("with the hyperbolic entropy, linearised", {**_NEAR, "h": "hypentropy"}, 200, 1e-10),
+        _limit("with the hyperbolic entropy, exact", {**_NEAR, "h": "hypentropy", **_EXACT}, 200, 1e-10),
         Around("prices are minus the weighted meta-gradients", unequal_problem, price_off, {**_PRICES, **_NORMAL}, 5),
         Around("… on a network too", classification, price_off, _NETWORK, 5),
         Around(
@@ -275,20 +270,20 @@ ADMM_FEDMETA = Declaration(
 _SOLVED: dict[str, Any] = {"alpha": 0.4, "rho": 0.1, "tolerance": 1e-12, "max_iterations": 60}
 _ONCE: dict[str, Any] = {**_SOLVED, "rho": 0.02, "max_iterations": 1}
 _CONTENT: dict[str, Any] = {**_SOLVED, "tolerance": 1e3}
-_WITH_PRIOR: dict[str, Any] = {**_SOLVED, "lambda_": 0.3, **_EXACT}
+_WITH_PRIOR: dict[str, Any] = {**_SOLVED, "rho": 0.15, "lambda_": 0.3, **_EXACT}
 
 ADMM_META_EXACT = Declaration(
     claims=(
         _course(
             "every round is the ADMM of equations (6) to (10)",
             {**_SOLVED, "lambda_": 0.1, "rho_i": (0.15, 0.1, 0.2, 0.12, 0.1)},
-            8,
             proximal_turn,
+            rounds=8,
             tolerance=1e-10,
             stands=("sampled", "lost"),
         ),
-        _course("… with an iteration of L-BFGS", _ONCE, 5, proximal_turn),
-        _course("… without second derivatives", {**_ONCE, "order": "first"}, 5, proximal_turn),
+        _course("… with an iteration of L-BFGS", _ONCE, proximal_turn, rounds=5),
+        _course("… without second derivatives", {**_ONCE, "order": "first"}, proximal_turn, rounds=5),
         Around(
             "prices at the start are normal, and cut off", classification, drawn_off, {**_CONTENT, **_NORMAL}, 1, 0.1
         ),
@@ -307,12 +302,12 @@ ADMM_META_EXACT = Declaration(
         Invariant(
             "dual variables end at minus the weighted meta-gradients",
             unequal_problem,
-            final_prices(70),
+            final_prices(55),
             _SOLVED,
-            75,
+            60,
             1e-9,
         ),
-        Invariant("the server's sum is that of the clients", unequal_problem, miscounted, _SOLVED, 20, 1e-12, _STANDS),
+        Invariant("the server's sum is that of the clients", unequal_problem, miscounted, _ONCE, 20, 1e-12, _STANDS),
         Adapts("clients adapt by steps of α", unequal_quadratics, adapted_by, _SOLVED),
         *costs(_CONTENT)[:2],
         *_TOLD,

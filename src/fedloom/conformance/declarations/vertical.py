@@ -177,6 +177,7 @@ def joint_problem() -> Problem:
 
 
 _LONG = {"stop": 0.0}
+_STRONG = {**_LONG, "strength": 0.3}
 _FIXED = {"adaptive": False}
 _LASSO = {**_LONG, **_FIXED, "regulariser": "lasso", "strength": 0.1, "rho": 2.0}
 _NET = {**_LONG, "regulariser": "elastic-net", "strength": 0.2, "l1_share": 0.4}
@@ -196,10 +197,10 @@ SHARING_ADMM = Declaration(
             "it finds the joint ridge regression",
             vertical,
             ridge,
-            _LONG,
-            rounds=600,
+            _STRONG,
+            rounds=300,
             tolerance=1e-11,
-            hardships=dict.fromkeys(EVERY_HARDSHIP, Exactly(800)),
+            hardships=dict.fromkeys(EVERY_HARDSHIP, Exactly(400)),
             not_at=own_columns_only,
         ),
         _course("every round is Boyd's", {}),
@@ -210,25 +211,25 @@ SHARING_ADMM = Declaration(
         Stops("it stops when parties disagree little enough", _course("", {**_FIXED, "rho": 0.01}), rounds=7),
         Stops("… and when the prices move little enough", _course("", {**_FIXED, "rho": 50.0})),
         _course("… with a fixed penalty and no bias", {**_FIXED, "rho": 0.5}, partial(vertical, bias=False)),
-        Limit("lasso: as scikit-learn", vertical, elastic_net, _LASSO, 600, 1e-8, not_at=ridge),
-        Limit("elastic net: as scikit-learn", vertical, elastic_net, _NET, 400, 1e-8),
-        Limit("a box: as SciPy", vertical, boxed, _BOX, 600, 1e-8),
+        Limit("lasso: as scikit-learn", vertical, elastic_net, _LASSO, 200, 1e-8, not_at=ridge),
+        Limit("elastic net: as scikit-learn", vertical, elastic_net, _NET, 240, 1e-8),
+        Limit("a box: as SciPy", vertical, boxed, _BOX, 300, 1e-8),
         Limit(
             "it finds the joint logistic regression",
             partial(vertical, "binary"),
             logistic,
-            _LONG,
-            500,
+            _STRONG,
+            200,
             1e-8,
-            {"late": Exactly(800)},
+            {"late": Exactly(200)},
         ),
-        Limit("three classes: as scikit-learn", partial(vertical, "classification"), logistic, _LONG, 500, 1e-8),
+        Limit("three classes: as scikit-learn", partial(vertical, "classification"), logistic, _STRONG, 240, 1e-8),
         Limit(
             "hinge: the support vector machine",
             hinge,
             support_vectors,
-            {**_LONG, **_FIXED, "strength": 0.1, "rho": 3.0},
-            1400,
+            {**_STRONG, **_FIXED, "rho": 1.3},
+            400,
             1e-8,
         ),
         Costs("a party's fit costs a gradient of each of its rows", vertical, rows_of_all),
@@ -250,7 +251,7 @@ SHARING_ADMM = Declaration(
             60,
             stands=("sampled", "lost"),
         ),
-        Invariant("both residuals vanish, as the history says", joint_problem, residuals(500), _LONG, 510, 1e-9),
+        Invariant("both residuals vanish, as the history says", joint_problem, residuals(200), _STRONG, 210, 1e-9),
         Defaults({**_GIVEN, **REGULARISER, "regulariser": "ridge", "strength": 0.01}),
     ),
     divisible=False,
