@@ -130,9 +130,9 @@ def known_answers() -> Declaration:
     return Declaration(
         claims=(
             Defaults({"lr": 0.1, "batch": 32, "epochs": 1, "steps": None, **rest, **ROUNDS}),
-            Course("exact solves are Algorithm 1", unequal, started("h"), algorithm1, exact, stands=WHO_ANSWERS),
-            Course("so are local steps that fall", unequal, started("h"), algorithm1, falling, stands=WHO_ANSWERS),
-            Course("so it is with weights by size", unequal, started("h"), algorithm1, {**steps, **by_size}),
+            Course("exact solves are Algorithm 1", started("h"), algorithm1, exact, stands=WHO_ANSWERS),
+            Course("so are local steps that fall", started("h"), algorithm1, falling, stands=WHO_ANSWERS),
+            Course("so it is with weights by size", started("h"), algorithm1, {**steps, **by_size}),
             Limit("exact solves find the optimum", unequal, optimum, exact, 300, 1e-12, everything, other_optimum),
             Limit("K local steps find it too", unequal, optimum, steps, 300, 1e-12, {"quantised": Exactly(600)}),
             Limit(

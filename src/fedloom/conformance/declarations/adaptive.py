@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Around, Exactly, Limit, Path, Same
+from fedloom.conformance.answers import Around, Exactly, Limit, Same
 from fedloom.conformance.claims import Claim, Declaration
 from fedloom.conformance.declarations.common import (
     BATCHES,
@@ -18,6 +18,7 @@ from fedloom.conformance.declarations.common import (
     WHO_ANSWERS,
     averaged_step,
     biased_limit,
+    follows,
     optimum,
     unequal_quadratics,
 )
@@ -165,10 +166,8 @@ def _adaptive(
     unlike = {**_DRIFT, "server_lr": 0.2, **_SQUARES, "weighting": "uniform", **unlike}
     defaults = {"tau": 1e-3, "v_start": None, "squares": "momentum", **defaults}
     claims = (
-        Course(
-            "every round is its line of Algorithm 2", unequal_quadratics, squared, turn, _FALLING, stands=WHO_ANSWERS
-        ),
-        Course("… with every option other than the paper's", unequal_quadratics, squared, turn, unlike),
+        Course("every round is its line of Algorithm 2", squared, turn, _FALLING, stands=WHO_ANSWERS),
+        Course("… with every option other than the paper's", squared, turn, unlike),
         *further,
         *(
             Same(f"with η = τ → ∞ and β₁ {what}", classification, {**huge, "beta1": beta1}, other, SHORT, 1e-9)
@@ -204,9 +203,8 @@ FEDOPT = Declaration(
         *_chosen("yogi", FedYogi, {**_SQUARES, **_FLOWER}),
         *_chosen("adam", FedAdam, {**_SQUARES, "beta2": 0.9, "bias_correction": "adam"}),
         *_limits({"server_lr": 0.7}),
-        Path(
+        follows(
             "with the server's SGD K local steps follow their closed form",
-            unequal_quadratics,
             lambda known, method, x: x + method.server_lr * (averaged_step(known, method, x) - x),
             _FALLING,
             stands=WHO_ANSWERS,
@@ -220,7 +218,6 @@ FEDAVGM = Declaration(
     claims=(
         Course(
             "every round follows its recursion",
-            unequal_quadratics,
             started("m"),
             momentum_turn,
             {**_FALLING, "server_lr": "exponential:0.9:0.95", "beta": 0.7},
@@ -228,7 +225,6 @@ FEDAVGM = Declaration(
         ),
         Course(
             "so does Nesterov's",
-            unequal_quadratics,
             started("m"),
             momentum_turn,
             {**_DRIFT, "beta": 0.7, "nesterov": True, "server_lr": 0.5, "weighting": "uniform"},
@@ -262,7 +258,6 @@ FEDADAM = _adaptive(
     adam_line,
     Course(
         "with the correction of the bias it is Adam as on one machine",
-        unequal_quadratics,
         squared,
         adaptive_turn(adam_line),
         {**_DRIFT, "v_start": 0.0, "squares": "mean", "bias_correction": "adam", "beta2": 0.999, "tau": 1e-7},

@@ -277,10 +277,8 @@ REGULARISER = {"l1_share": 0.5, "low": -1.0, "high": 1.0}
 _NONE = {**REGULARISER, "regulariser": "none", "strength": 0.0, "penalise_bias": False}
 
 
-def _course(
-    name: str, own: Mapping[str, Any], known: Callable[[], Known] = unequal_quadratics, stands: tuple[str, ...] = ()
-) -> Course:
-    return Course(name, known, unpriced, textbook, own, rounds=25, stands=stands)
+def _course(name: str, own: Mapping[str, Any], **how: Any) -> Course:
+    return Course(name, unpriced, textbook, own, rounds=25, **how)
 
 
 ADMM = Declaration(
@@ -315,8 +313,10 @@ ADMM = Declaration(
             "… with penalties by size, equal weights and over-relaxation",
             {"rho": 0.7, "rho_by": "size", "weighting": "uniform", "relaxation": 1.6},
         ),
-        _course("… with an elastic net, which leaves the bias alone", {**_PENALTY, "relaxation": 0.8}, least_squares),
-        _course("… or does not", {**_PENALTY, "penalise_bias": True}, least_squares),
+        _course(
+            "… with an elastic net, which leaves the bias alone", {**_PENALTY, "relaxation": 0.8}, known=least_squares
+        ),
+        _course("… or does not", {**_PENALTY, "penalise_bias": True}, known=least_squares),
         _course(
             "… with gradient steps from where a client was",
             {**_STEPS, "epochs": 3, "rho_by": "size"},

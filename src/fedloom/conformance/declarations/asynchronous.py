@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Invariant, Limit, OnAverage, Path, Same, in_round
+from fedloom.conformance.answers import Invariant, Limit, OnAverage, Same, in_round
 from fedloom.conformance.claims import IDEAL, Claim, Declaration, Finding, Hardship, Subject
 from fedloom.conformance.declarations.admm import alike
 from fedloom.conformance.declarations.common import (
@@ -25,6 +25,7 @@ from fedloom.conformance.declarations.common import (
     WHO_ANSWERS,
     averaged_step,
     biased_limit,
+    follows,
     local_ends,
     optimum,
     pooled_optimum,
@@ -131,10 +132,8 @@ def buffered(worth: Worth) -> Rule:
 
 def told(method: Any, w: Tensor, replies: Made, ctx: Context) -> Tensor:
     """w − Σ (n′_k/N′)(w_k − w_k⁺), N′ with the rows of which the replies tell."""
-    now = {int(k): int(n) for k, n in enumerate(ctx.sizes)}
-    now |= {int(k): int(n) for k, n in zip(replies.clients, replies.sizes, strict=True)}
     for move, rows in zip(replies.values, replies.sizes.tolist(), strict=True):
-        w = w - move * (rows / sum(now.values()))
+        w = w - move * (rows / int(ctx.sizes.sum()))
     return w
 
 
@@ -157,9 +156,8 @@ FEDASYNC = Declaration(
         Taken("old replies count for less: hinge", "x", mixed(hinge(10, 4)), {"staleness": "hinge"}),
         Taken("… as fast as a says from b on", "x", mixed(hinge(0.3, 7)), {"staleness": "hinge", "a": 0.3, "b": 7}),
         Taken("… or for as much as new ones", "x", mixed(polynomial(0)), {"staleness": "constant"}),
-        Path(
+        follows(
             "a round of proximal steps follows its closed form, reply by reply",
-            unequal_quadratics,
             mixed_round,
             {**_FALLING, "rho": 0.5},
             stands=WHO_ANSWERS,
@@ -208,7 +206,7 @@ FEDBUFF = Declaration(
             FedAvg(**BATCHES),
             SHORT,
         ),
-        Path("K local steps follow their closed form", unequal_quadratics, averaged_step, _FALLING, stands=WHO_ANSWERS),
+        follows("K local steps follow their closed form", averaged_step, _FALLING, stands=WHO_ANSWERS),
         Limit("… and end at it, not at the optimum", quadratics, biased_limit, DRIFT, 60, 1e-11, WANDERS, optimum),
         Defaults({**TRAINING, **_ASYNCHRONOUS, **_OF_BUFF}),
     ),
@@ -338,7 +336,7 @@ _RESET: dict[str, Any] = {"lr": 0.3, "steps": 1, "keep": False}
 
 def _visits(name: str, own: Mapping[str, Any], **how: Any) -> Course:
     given = {"lr": 0.2, "lambda_": 0.5, "dynamic": False, **own}
-    return Course(name, unequal_quadratics, started(model="handed_out"), algorithm2, given, seed=_SEED, **how)
+    return Course(name, started(model="handed_out"), algorithm2, given, seed=_SEED, **how)
 
 
 _COMMON: tuple[Claim, ...] = (

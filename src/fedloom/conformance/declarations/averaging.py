@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Exactly, Invariant, Limit, Path, Same
+from fedloom.conformance.answers import Exactly, Invariant, Limit, Same
 from fedloom.conformance.claims import Declaration
 from fedloom.conformance.declarations.common import (
     BATCHES,
@@ -22,6 +22,7 @@ from fedloom.conformance.declarations.common import (
     averaged_step,
     biased_limit,
     fitted,
+    follows,
     local_ends,
     local_momentum,
     optimum,
@@ -73,20 +74,13 @@ gradient_step = averaged(lambda known, method, x: x - method.lr * slopes(known, 
 
 FEDAVG = Declaration(
     claims=(
-        Path(
-            "K local steps follow their closed form",
-            unequal_quadratics,
-            averaged_step,
-            {**DRIFT, "lr": FALLING},
-            stands=WHO_ANSWERS,
-        ),
-        Path(
+        follows("K local steps follow their closed form", averaged_step, {**DRIFT, "lr": FALLING}, stands=WHO_ANSWERS),
+        follows(
             "momentum follows its recursion, the plain mean too",
-            unequal_quadratics,
             averaged(local_momentum),
             {**DRIFT, "optimiser": "momentum", "weighting": "uniform"},
         ),
-        Path("Adam follows its recursion", unequal_quadratics, averaged(local_adam), {**DRIFT, "optimiser": "adam"}),
+        follows("Adam follows its recursion", averaged(local_adam), {**DRIFT, "optimiser": "adam"}),
         Limit(
             "K local steps end at their closed form, not at the optimum",
             unequal_quadratics,
@@ -122,12 +116,7 @@ FEDAVG = Declaration(
         Same("one full step is FedSGD", unequal_problem, {**ONE_STEP, "lr": 0.5}, FedSGD(lr=0.5), tolerance=1e-13),
         Invariant("E epochs are E passes over every row", classification, miscounted(3), {"batch": 5, "epochs": 3}, 5),
         Passes(),
-        Adapts(
-            "a client that adapts it takes gradient steps",
-            unequal_quadratics,
-            fitted(lambda method, state: (0.01, 1)),
-            DRIFT,
-        ),
+        Adapts("a client that adapts it takes gradient steps", fitted(lambda method, state: (0.01, 1)), DRIFT),
         Defaults({**TRAINING, **ROUNDS, "weighting": "size"}),
     ),
     batches=BATCHES,
@@ -135,8 +124,8 @@ FEDAVG = Declaration(
 
 FEDSGD = Declaration(
     claims=(
-        Path("it is gradient descent", unequal_quadratics, gradient_step, {"lr": FALLING}, stands=WHO_ANSWERS),
-        Path("the plain mean is too", unequal_quadratics, gradient_step, {"lr": 0.5, "weighting": "uniform"}),
+        follows("it is gradient descent", gradient_step, {"lr": FALLING}, stands=WHO_ANSWERS),
+        follows("the plain mean is too", gradient_step, {"lr": 0.5, "weighting": "uniform"}),
         Limit("it finds the optimum", unequal_quadratics, optimum, {"lr": 0.8}, 100, 1e-11),
         Limit("the same, clients of equal sizes", quadratics, optimum, {"lr": 0.8}, 100, 1e-11, WANDERS),
         Limit("it finds the optimum of least squares", least_squares, optimum, {"lr": 0.8}, 200),

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedloom.conformance.answers import Exactly, Invariant, Limit, Path
+from fedloom.conformance.answers import Exactly, Invariant, Limit
 from fedloom.conformance.claims import Declaration
 from fedloom.conformance.declarations.common import (
     BATCHES,
@@ -15,6 +15,7 @@ from fedloom.conformance.declarations.common import (
     FALLING,
     WHO_ANSWERS,
     descent,
+    follows,
     local_momentum,
     local_steps,
     pooled_optimum,
@@ -41,14 +42,13 @@ _MOMENTUM = {**DRIFT, "optimiser": "momentum"}
 
 LOCAL = Declaration(
     claims=(
-        Path(
+        follows(
             "each client follows the closed form of its own steps",
-            unequal_quadratics,
             local_steps,
             {**DRIFT, "lr": FALLING},
             stands=WHO_ANSWERS,
         ),
-        Path("momentum follows its recursion", unequal_quadratics, local_momentum, _MOMENTUM),
+        follows("momentum follows its recursion", local_momentum, _MOMENTUM),
         Limit(
             "each client finds its own optimum",
             quadratics,
@@ -69,8 +69,8 @@ LOCAL = Declaration(
 
 CENTRAL = Declaration(
     claims=(
-        Path("it is gradient descent on the pooled rows", unequal_quadratics, pooled_steps, {**DRIFT, "lr": FALLING}),
-        Path("momentum follows its recursion", unequal_quadratics, pooled_steps, _MOMENTUM),
+        follows("it is gradient descent on the pooled rows", pooled_steps, {**DRIFT, "lr": FALLING}),
+        follows("momentum follows its recursion", pooled_steps, _MOMENTUM),
         Limit(
             "it finds the optimum of the pooled rows",
             unequal_quadratics,

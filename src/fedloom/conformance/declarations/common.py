@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Limits, OnAverage
-from fedloom.conformance.declarations.courses import Adapted
+from fedloom.conformance.answers import Limits, OnAverage, Path
 from fedloom.conformance.drive import Walk, apart
 from fedloom.conformance.problems import Known, quadratics
 from fedloom.federation.problem import Problem
@@ -36,10 +35,11 @@ SHORT = 6
 
 Step = Callable[[Known, Any, Tensor], Tensor]
 """From the problem, the method and a model, one for all or one a client, to where that is next."""
-
+Adapted = Callable[[Known, Any, State, Tensor, float | None, int | None], Tensor]
+"""From the problem, the method, its state, a model and the user's wish (step size, steps) to each client's model."""
 
 unequal_quadratics = partial(quadratics, unequal=True)
-"""Quadratics of clients with unequal sizes."""
+"""Quadratics of clients with unequal sizes: the problem of claims that name no other."""
 
 
 def unequal_problem() -> Problem:
@@ -65,6 +65,11 @@ def uniform_optimum(known: Known, method: Any) -> Tensor:
 def server_moved(walk: Walk) -> float:
     """How far the server's model is from the first one."""
     return apart(walk.theta(), walk.context(0).theta0)
+
+
+def follows(name: str, step: Step, method: Mapping[str, Any], **how: Any) -> Path:
+    """On quadratics of clients with unequal sizes every round is this step."""
+    return Path(name, unequal_quadratics, step, method, **how)
 
 
 # Quadratics: ∇f_i = A_i (x − x_i*)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Exactly, Invariant, Limit, OnAverage, Path, Same
+from fedloom.conformance.answers import Exactly, Invariant, Limit, OnAverage, Same
 from fedloom.conformance.claims import Declaration
 from fedloom.conformance.declarations.common import (
     BATCHES,
@@ -17,6 +17,7 @@ from fedloom.conformance.declarations.common import (
     WHO_ANSWERS,
     averaged,
     descent,
+    follows,
     local_ends,
     optimum,
     prox,
@@ -88,35 +89,25 @@ _ADAPTIVE = {"batch": None, "steps": 2, "adaptive": True}
 
 FEDPROX = Declaration(
     claims=(
-        Path(
+        follows(
             "proximal steps follow their closed form",
-            unequal_quadratics,
             proximal_round,
             {**_DRIFT, "lr": FALLING, "mu": 0.5},
             stands=WHO_ANSWERS,
         ),
-        Path(
+        follows(
             "proximal momentum follows its recursion, the plain mean too",
-            unequal_quadratics,
             averaged(proximal_momentum),
             {**_DRIFT, "mu": 0.5, "optimiser": "momentum", "weighting": "uniform"},
         ),
         Course(
             "an adaptive μ rises with the loss, and falls after five rounds in which that fell",
-            unequal_quadratics,
             hopeful,
             heuristic_round,
             {**_ADAPTIVE, "lr": "exponential:3.5:0.8", "weighting": "uniform"},
             stands=WHO_ANSWERS,
         ),
-        Course(
-            "… but not below 0",
-            unequal_quadratics,
-            hopeful,
-            heuristic_round,
-            {**_ADAPTIVE, "lr": 0.1, "mu": 0.05},
-            rounds=12,
-        ),
+        Course("… but not below 0", hopeful, heuristic_round, {**_ADAPTIVE, "lr": 0.1, "mu": 0.05}, rounds=12),
         Limit(
             "with exact proximal steps it minimises the sum of the Moreau envelopes, not of the losses",
             unequal_quadratics,
@@ -159,7 +150,6 @@ SCAFFOLD = Declaration(
         *(
             Course(
                 f"every round is Algorithm 1, the clients' controls too (option {option})",
-                unequal_quadratics,
                 started("c"),
                 algorithm1,
                 {**_DRIFT, "option": option, **rates},

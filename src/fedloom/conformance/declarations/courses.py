@@ -14,6 +14,7 @@ from torch import Tensor
 from fedloom.conformance.answers import accepted, in_round
 from fedloom.conformance.checks import CHECKS
 from fedloom.conformance.claims import IDEAL, Claim, Finding, Hardship, Subject
+from fedloom.conformance.declarations.common import Adapted, unequal_quadratics
 from fedloom.conformance.drive import Walk, apart, few, product
 from fedloom.conformance.problems import Known, normal_equations
 from fedloom.engine.fleet import Fleet
@@ -23,7 +24,6 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
 from fedloom.methods.method import Method
-from fedloom.types import State
 
 
 @dataclass(eq=False)
@@ -51,10 +51,10 @@ class Course(Claim):
     """Every round is what theory says, for methods whose server or clients remember more than a model."""
 
     name: str
-    known: Callable[[], Known]
     start: Start
     turn: Turn
     method: Mapping[str, Any] = field(default_factory=dict)
+    known: Callable[[], Known] = unequal_quadratics
     rounds: int = 30
     tolerance: float = 1e-11
     stands: tuple[str, ...] = ()
@@ -141,10 +141,10 @@ class Costs(Claim):
     """The history counts as many gradients of single rows in a round as theory needs."""
 
     name: str
-    known: Callable[[], Known]
     gradients: Callable[[Known, Any], int]
     """From the problem and the method to their number."""
     method: Mapping[str, Any] = field(default_factory=dict)
+    known: Callable[[], Known] = unequal_quadratics
 
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
         known, method = self.known(), subject.tuned(self.method)
@@ -274,18 +274,15 @@ class Episodes(Claim):
 
 # Adaptation
 
-Adapted = Callable[[Known, Any, State, Tensor, float | None, int | None], Tensor]
-"""From the problem, the method, its state, a model and the user's wish (step size, steps) to each client's model."""
-
 
 @dataclass(frozen=True, eq=False)
 class Adapts(Claim):
     """Clients fit a model to their support rows as theory says, whatever the user wishes, or if he wishes nothing."""
 
     name: str
-    known: Callable[[], Known]
     adapted: Adapted
     method: Mapping[str, Any] = field(default_factory=dict)
+    known: Callable[[], Known] = unequal_quadratics
     tolerance: float = 1e-12
 
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
@@ -304,12 +301,12 @@ class Reported(Claim):
     """The figures of the method's own that the history tells are those of theory."""
 
     name: str
-    known: Callable[[], Known]
     figures: Callable[[Known, Any, Tensor], dict[str, float]]
     """From the problem, the method and the model to what must be told."""
     method: Mapping[str, Any] = field(default_factory=dict)
     prior: Callable[[Known], Tensor] | None = None
     """The earlier model that the method is given, if any."""
+    known: Callable[[], Known] = unequal_quadratics
     tolerance: float = 1e-12
 
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:

@@ -31,6 +31,7 @@ from fedloom.conformance.declarations.common import (
     biased_limit,
     descent,
     fitted,
+    follows,
     optimum,
     pooled_optimum,
     quadratic,
@@ -230,7 +231,7 @@ _FEDMETA |= {"server_optimiser": "sgd"}
 def costs(own: Mapping[str, Any]) -> tuple[Claim, ...]:
     """What a meta-gradient costs, with and without second derivatives."""
     return tuple(
-        Costs(f"what a round costs, {order}", unequal_quadratics, episodes_cost, {**own, "order": order})
+        Costs(f"what a round costs, {order}", episodes_cost, {**own, "order": order})
         for order in ("exact", "first", "difference")
     )
 
@@ -281,41 +282,22 @@ def _shown(own: Mapping[str, Any]) -> tuple[Claim, ...]:
 
 def _slope_told(own: Mapping[str, Any]) -> Claim:
     name, given = "the history tells the norm of the gradient", {**own, "gradient_norm": True}
-    return Reported(name, unequal_quadratics, slope_after_adaptation, given)
+    return Reported(name, slope_after_adaptation, given)
 
 
 FEDMETA_MAML = Declaration(
     claims=(
-        Path(
-            "it is gradient descent on the loss after adaptation",
-            unequal_quadratics,
-            meta_step,
-            _FALLING,
-            stands=WHO_ANSWERS,
-        ),
-        Path("the same with three inner steps", unequal_quadratics, meta_step, {**_MAML, "inner_steps": 3}),
-        Path(
-            "without second derivatives it follows their absence",
-            unequal_quadratics,
-            meta_step,
-            {**_MAML, "order": "first"},
-        ),
-        Path(
-            "clients weighted by query rows",
-            unequal_quadratics,
-            meta_step,
-            {**_MAML, "weighting": "query"},
-            stands=WHO_ANSWERS,
-        ),
-        Path(
+        follows("it is gradient descent on the loss after adaptation", meta_step, _FALLING, stands=WHO_ANSWERS),
+        follows("the same with three inner steps", meta_step, {**_MAML, "inner_steps": 3}),
+        follows("without second derivatives it follows their absence", meta_step, {**_MAML, "order": "first"}),
+        follows("clients weighted by query rows", meta_step, {**_MAML, "weighting": "query"}, stands=WHO_ANSWERS),
+        follows(
             "clients that step alone and are averaged come to the same",
-            unequal_quadratics,
             meta_step,
             {**_FALLING, "meta_step": "client", "weighting": "size"},
         ),
-        Path(
+        follows(
             "clients that step by Adam follow its first step",
-            unequal_quadratics,
             averaged(meta_adam_step),
             {**_MAML, "lr": 0.01, "meta_step": "client", "optimiser": "adam", "weighting": "query"},
         ),
@@ -331,7 +313,7 @@ FEDMETA_MAML = Declaration(
         ),
         *_served({}),
         *_shown({}),
-        Adapts("clients adapt as they trained", unequal_quadratics, adapted_by, {**_MAML, "inner_steps": 4}),
+        Adapts("clients adapt as they trained", adapted_by, {**_MAML, "inner_steps": 4}),
     ),
     batches=_SMALL,
     divisible=False,
@@ -368,7 +350,6 @@ FEDMETA_SGD = Declaration(
         ),
         Adapts(
             "clients adapt with the step sizes that were learnt",
-            unequal_quadratics,
             fitted(lambda method, state: (state["x"].chunk(2)[1], inner_steps(method))),
             {**_MAML, "inner_steps": 4},
         ),
@@ -383,14 +364,11 @@ _ADAPTS = {"evaluates": "adapted", "alpha": 0.1, "adapt_steps": 1, "adapt_batch"
 FEDAVG_META = Declaration(
     claims=(
         Same("it trains as FedAvg does, bit by bit", classification, _LOCALLY, FedAvg(**_LOCALLY), SHORT),
-        Path(
-            "K local steps follow their closed form", unequal_quadratics, averaged_step, DRIFT, 10, stands=WHO_ANSWERS
-        ),
+        follows("K local steps follow their closed form", averaged_step, DRIFT, rounds=10, stands=WHO_ANSWERS),
         Limit("it ends where FedAvg ends", quadratics, biased_limit, DRIFT, 60, 1e-11, WANDERS, optimum),
-        Adapts("clients adapt by steps of α", unequal_quadratics, adapted_by, {**DRIFT, "alpha": 0.3}),
+        Adapts("clients adapt by steps of α", adapted_by, {**DRIFT, "alpha": 0.3}),
         Adapts(
             "clients adapt by momentum",
-            unequal_quadratics,
             fitted(lambda method, state: (method.alpha, method.adapt_steps), 0.9),
             {**DRIFT, "alpha": 0.3, "adapt_steps": 2, "adapt_optimiser": "momentum"},
         ),
@@ -405,9 +383,8 @@ _INDEPENDENT = {"episodes": "independent"}
 
 PER_FEDAVG = Declaration(
     claims=(
-        Path(
+        follows(
             "local steps follow their closed form",
-            unequal_quadratics,
             meta_step,
             {**_META_DRIFT, "lr": "exponential:0.5:0.97"},
             stands=WHO_ANSWERS,
@@ -419,10 +396,9 @@ PER_FEDAVG = Declaration(
             {**_DIFFERENCE, "steps": 2},
             rounds=5,
         ),
-        Path("first-order local steps follow theirs", unequal_quadratics, meta_step, {**_META_DRIFT, "order": "first"}),
-        Path(
+        follows("first-order local steps follow theirs", meta_step, {**_META_DRIFT, "order": "first"}),
+        follows(
             "one step, weighted by size, is gradient descent on the loss after adaptation",
-            unequal_quadratics,
             meta_step,
             {**_META_DRIFT, "steps": 1, "weighting": "size"},
         ),
@@ -455,7 +431,7 @@ PER_FEDAVG = Declaration(
             SHORT,
             tolerance=1e-12,
         ),
-        Adapts("clients adapt by steps of α", unequal_quadratics, adapted_by, _META_DRIFT),
+        Adapts("clients adapt by steps of α", adapted_by, _META_DRIFT),
         *costs(_META_DRIFT),
         _slope_told({**_META_DRIFT, "weighting": "size"}),
         Defaults({**_META, "lr": 0.1, "steps": 10, "episodes": "split"}),

@@ -185,20 +185,16 @@ _PRICES: dict[str, Any] = {"alpha": 0.4, "rho": 0.4}
 _NEAR: dict[str, Any] = {**_PRICES, "lambda_": 0.3}
 _STANDS = ("sampled", "lost", "quantised")
 _TOLD = (
-    Reported("the history tells the norm of the gradient", unequal_quadratics, slope_and_distance, _PRICES),
-    Reported("… and the distance from the prior", unequal_quadratics, slope_and_distance, _NEAR, prior_of),
-    Reported(
-        "… alone, if it is told so", unequal_quadratics, slope_and_distance, {**_NEAR, "gradient_norm": False}, prior_of
-    ),
+    Reported("the history tells the norm of the gradient", slope_and_distance, _PRICES),
+    Reported("… and the distance from the prior", slope_and_distance, _NEAR, prior_of),
+    Reported("… alone, if it is told so", slope_and_distance, {**_NEAR, "gradient_norm": False}, prior_of),
 )
 _GIVEN: dict[str, Any] = {**ROUNDS, "evaluates": "adapted", "alpha": 0.1, "order": "exact", "rho": 0.35, "rho_i": None}
 _GIVEN |= {"lambda_": 0.0, "h": "squared", "server_form": "linearised", "y_init": "zero", "gradient_norm": True}
 
 
-def _course(
-    name: str, own: Mapping[str, Any], turn: Turn, known: Callable[[], Known] = unequal_quadratics, **how: Any
-) -> Course:
-    return Course(name, known, unpriced, turn, own, prior=prior_of if "lambda_" in own else None, **how)
+def _course(name: str, own: Mapping[str, Any], turn: Turn, **how: Any) -> Course:
+    return Course(name, unpriced, turn, own, prior=prior_of if "lambda_" in own else None, **how)
 
 
 def _limit(name: str, own: Mapping[str, Any], rounds: int, tolerance: float, **how: Any) -> Limit:
@@ -221,23 +217,21 @@ ADMM_FEDMETA = Declaration(
         _course("… with a prior, exact", {**_NEAR, **_EXACT}, optimistic_turn),
         _course("… with a penalty for each client", {**_PRICES, "rho_i": (0.3, 0.5, 0.7, 0.2, 0.4)}, optimistic_turn),
         _course(
-            "… on the query alone where nothing is adapted",
-            {**_PRICES, "rho": 0.8, "alpha": NOTHING},
-            optimistic_turn,
+            "… on the query alone where nothing is adapted", {**_PRICES, "rho": 0.8, "alpha": NOTHING}, optimistic_turn
         ),
         _course("… without second derivatives", {**_PRICES, "order": "first"}, optimistic_turn),
         _course(
             "… with differences of gradients at the distance 1/(k + 100)",
             _DIFFERENCES,
             difference_turn,
-            logistic,
+            known=logistic,
             rounds=5,
         ),
         _course(
             "… or as far as it is told",
             {**_DIFFERENCES, "delta": "exponential:0.9:0.8"},
             difference_turn,
-            logistic,
+            known=logistic,
             rounds=5,
         ),
         _limit(
@@ -256,7 +250,7 @@ ADMM_FEDMETA = Declaration(
         Around(
             "prices at the start are normal, and cut off", classification, drawn_off, {**_NETWORK, **_NORMAL}, 1, 0.1
         ),
-        Adapts("clients adapt by steps of α", unequal_quadratics, adapted_by, _PRICES),
+        Adapts("clients adapt by steps of α", adapted_by, _PRICES),
         *costs(_PRICES),
         *_TOLD,
         Defaults({**_GIVEN, "order": "difference", "delta": None}),
@@ -308,7 +302,7 @@ ADMM_META_EXACT = Declaration(
             1e-9,
         ),
         Invariant("the server's sum is that of the clients", unequal_problem, miscounted, _ONCE, 20, 1e-12, _STANDS),
-        Adapts("clients adapt by steps of α", unequal_quadratics, adapted_by, _SOLVED),
+        Adapts("clients adapt by steps of α", adapted_by, _SOLVED),
         *costs(_CONTENT)[:2],
         *_TOLD,
         Defaults({**_GIVEN, "tolerance": 1e-8, "max_iterations": 20}),

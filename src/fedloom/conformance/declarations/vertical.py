@@ -188,7 +188,7 @@ _START = "a party's last weights are where its solver begins, which finds the sa
 
 
 def _course(name: str, own: Mapping[str, Any], known: Callable[[], Known] = vertical) -> Course:
-    return Course(name, known, unsaid, textbook, own)
+    return Course(name, unsaid, textbook, own, known)
 
 
 SHARING_ADMM = Declaration(
@@ -225,14 +225,9 @@ SHARING_ADMM = Declaration(
         ),
         Limit("three classes: as scikit-learn", partial(vertical, "classification"), logistic, _STRONG, 240, 1e-8),
         Limit(
-            "hinge: the support vector machine",
-            hinge,
-            support_vectors,
-            {**_STRONG, **_FIXED, "rho": 1.3},
-            400,
-            1e-8,
+            "hinge: the support vector machine", hinge, support_vectors, {**_STRONG, **_FIXED, "rho": 1.3}, 400, 1e-8
         ),
-        Costs("a party's fit costs a gradient of each of its rows", vertical, rows_of_all),
+        Costs("a party's fit costs a gradient of each of its rows", rows_of_all, known=vertical),
         Invariant("a single party makes it ordinary ADMM", lambda: alone().problem, unshared, _FIXED, 30),
         Invariant(
             "the server's sum is that of the parties",
