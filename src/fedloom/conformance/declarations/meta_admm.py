@@ -86,14 +86,10 @@ def optimistic_turn(known: Known, method: Any, at: Ledger, heard: list[int]) -> 
     It is told client by client: the server's sum has ρ_iθ − 2w_iGᵗ + w_iGᵗ⁻¹ of each, and where some are not heard it
     has what they last said, Gᵗ⁻¹ being the gradient of when a client was heard before.
     """
-    theta, w, prior = at.state["x"], shares(known).unsqueeze(-1), prior_of(known)
-    lam, weighted = method.lambda_, w * meta_gradients(known, method, theta)
+    theta = at.state["x"]
+    weighted = shares(known).unsqueeze(-1) * meta_gradients(known, method, theta)
     own = penalties(known, method) * theta - 2 * weighted - at.kept["y"]
-    m, rho = counted(known, method, at, heard, own, -weighted)
-    if method.server_form == "linearised" or lam == 0:
-        at.state["x"] = (m - 2 * lam * (theta - prior)) / rho
-    else:
-        at.state["x"] = (m + 2 * lam * prior) / (rho + 2 * lam)
+    counted(known, method, at, heard, own, -weighted)
 
 
 def penalties(known: Known, method: Any) -> Tensor:
@@ -101,14 +97,17 @@ def penalties(known: Known, method: Any) -> Tensor:
     return torch.tensor(method.rho_i or [method.rho] * len(known.clients), dtype=F64).unsqueeze(-1)
 
 
-def counted(known: Known, method: Any, at: Ledger, heard: list[int], m: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Books the m_i and y_i of those who are heard; the sums of m_i and of ρ_i over all who ever were."""
+def counted(known: Known, method: Any, at: Ledger, heard: list[int], m: Tensor, y: Tensor) -> None:
+    """Books the m_i and y_i of those who are heard; the server's step on the sums over all who ever were."""
     now = torch.zeros(len(m), 1, dtype=torch.bool)
     now[heard] = True
     at.kept["held"] = at.kept["held"] | set(heard)
     at.kept |= {"m": torch.where(now, m, at.kept["m"]), "y": torch.where(now, y, at.kept["y"])}
     at.memory = {k: {"y": at.kept["y"][k], "m": at.kept["m"][k]} for k in at.kept["held"]}
-    return at.kept["m"].sum(0), penalties(known, method)[sorted(at.kept["held"])].sum()
+    total, rho = at.kept["m"].sum(0), penalties(known, method)[sorted(at.kept["held"])].sum()
+    theta, prior, lam = at.state["x"], prior_of(known), method.lambda_
+    linearised, exact = (total - 2 * lam * (theta - prior)) / rho, (total + 2 * lam * prior) / (rho + 2 * lam)
+    at.state["x"] = linearised if method.server_form == "linearised" else exact
 
 
 def difference_turn(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
@@ -130,8 +129,7 @@ def proximal_turn(known: Known, method: Any, at: Ledger, heard: list[int]) -> No
         g = applied(h, theta) - c + y / w
         own = theta - g / g.norm(dim=-1, keepdim=True).clamp(min=1)
     y = y + rho * (own - theta)
-    m, total = counted(known, method, at, heard, y + rho * own, y)
-    at.state["x"] = (m - 2 * method.lambda_ * (theta - prior_of(known))) / total
+    counted(known, method, at, heard, y + rho * own, y)
 
 
 def slope_and_distance(known: Known, method: Any, theta: Tensor) -> dict[str, float]:
@@ -234,6 +232,7 @@ ADMM_FEDMETA = Declaration(
             known=logistic,
             rounds=5,
         ),
+        _course("… without second derivatives", {**_PRICES, "order": "first"}, optimistic_turn),
         _limit(
             "it finds the best start for adaptation",
             {"alpha": 0.2, "rho": 0.3},
@@ -278,6 +277,7 @@ ADMM_META_EXACT = Declaration(
         ),
         _course("… with an iteration of L-BFGS", _ONCE, proximal_turn, rounds=5),
         _course("… without second derivatives", {**_ONCE, "order": "first"}, proximal_turn, rounds=5),
+        _course("… with the exact step of the server", {**_ONCE, **_EXACT, "lambda_": 0.3}, proximal_turn, rounds=5),
         Around(
             "prices at the start are normal, and cut off", classification, drawn_off, {**_CONTENT, **_NORMAL}, 1, 0.1
         ),
