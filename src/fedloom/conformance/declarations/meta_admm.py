@@ -217,7 +217,6 @@ ADMM_FEDMETA = Declaration(
         _course(
             "… on the query alone where nothing is adapted", {**_PRICES, "rho": 0.8, "alpha": NOTHING}, optimistic_turn
         ),
-        _course("… without second derivatives", {**_PRICES, "order": "first"}, optimistic_turn),
         _course(
             "… with differences of gradients at the distance 1/(k + 100)",
             _DIFFERENCES,
