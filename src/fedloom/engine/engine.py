@@ -159,7 +159,8 @@ class Engine(ABC):
     def _count(self) -> None:
         """Who can take part, with how many rows."""
         role = POOL if self.setting.method.layout == "pooled" else SOURCE
-        self.candidates: Ints = self.problem.data.with_role(role).numpy()
+        self.sources = self.problem.data.with_role(role)
+        self.candidates: Ints = self.sources.numpy()  # the same numbers
         self.sizes = self.problem.data.splits["train"].sizes
         self.counts: Ints = self.sizes.numpy()  # the same numbers
         self.shown = set(self.candidates[:_SHOWN].tolist())
@@ -405,7 +406,7 @@ class ServerEngine(Engine):
             slices=self.problem.model.slices,
             theta0=self.theta0,
             draw=Draw(self.setting.seed, t),
-            sources=torch.from_numpy(self.candidates),
+            sources=self.sources,
             prior=self.prior,
             labels=self.labels,
         )
