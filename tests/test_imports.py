@@ -18,7 +18,7 @@ BELOW = {
     "storage": FEDERATION,
     "execution": FEDERATION | {"channel", "methods", "storage"},
     "engine": FEDERATION | {"channel", "methods", "data", "storage", "execution"},
-    "report": {"errors"},
+    "report": {"errors", "storage"},
 }
 ENGINE = BELOW["engine"] | {"engine"}
 BELOW |= {"conformance": ENGINE, "experiment": ENGINE}

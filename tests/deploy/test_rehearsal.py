@@ -28,6 +28,7 @@ from fedloom.deploy.project import write_app
 from fedloom.deploy.security import make_certificates, make_node_key
 from fedloom.experiment import Experiment
 from fedloom.storage import toml
+from fedloom.storage.seal import opened
 
 SECONDS = 600.0
 
@@ -73,7 +74,7 @@ def test_a_rehearsal_that_is_interrupted_leaves_no_process_and_goes_on_in_the_sa
     assert not (tmp_path / "run.rehearsal").exists()
     assert (out / "report.html").is_file()
     expected = Experiment.load(experiment).run(tmp_path / "simulated").summary
-    summary = json.loads((out / "summary.json").read_text())
+    summary = opened(json.loads((out / "summary.json").read_text()))
     assert summary["theta_sha256"] == expected["theta_sha256"]
     assert set(summary) == set(expected)
     assert f"After round {expected['rounds']}" in second.stdout
@@ -96,7 +97,7 @@ def done(federation: Federation, run: int, out: Path) -> dict[str, Any]:
     """The summary of a run, once it has well ended."""
     until(lambda: federation.outcome(run) is not None, federation.processes["superlink"])
     assert federation.outcome(run) == ""
-    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    summary = opened(json.loads((out / "summary.json").read_text()))
     return summary
 
 

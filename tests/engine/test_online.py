@@ -569,8 +569,11 @@ def test_a_run_on_a_stream_is_not_resumed_without_it(tmp_path: Path) -> None:
     streamed(tmp_path / "run", rounds=2)
     data = fedloom.federate("digits", clients=10, partition="dirichlet", alpha=0.5, seed=3)
     problem = Problem(data, fedloom.build_model("mlp", data, hidden=[8]))
+    again = {"rounds": 3, "out": tmp_path / "run", "resume": True}
+    with pytest.raises(RunError, match="settings: seed was 5 and is 0"):
+        fedloom.train(problem, Scaffold(), **again)
     with pytest.raises(RunError, match="was begun with a stream; resume it as it was begun"):
-        fedloom.train(problem, Scaffold(), rounds=3, out=tmp_path / "run", resume=True)
+        fedloom.train(problem, Scaffold(), **again, force_settings=True)
 
 
 def test_tasks_in_sequence_may_have_streams() -> None:

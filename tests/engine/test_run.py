@@ -168,7 +168,7 @@ def test_a_run_that_nobody_is_left_for_ends_with_what_it_had_and_can_be_resumed(
     assert done.summary["stopped"] == "deserted"
     assert "after 40 simulated seconds none of the 10 clients will ever be there again" in done.notes[0]
     longer = dataclasses.replace(fleet, leaves=None)
-    resumed = run(tmp_path / "run", fleet=longer, resume=True)
+    resumed = run(tmp_path / "run", fleet=longer, resume=True, force_settings=True)
     assert [row.get("accepted") for row in resumed.history] == [None, 4, 4, 4, 0, *[4] * (ROUNDS - 4)]
 
 

@@ -14,8 +14,8 @@ from fedloom.storage.history import History, as_frame
 ROWS = [{"round": t, "seconds": t / 3, "evaluation": {"accuracy": {"weighted": 0.5 + t / 100}}} for t in range(4)]
 
 
-def written(path, rows=ROWS):
-    with History(path) as history:
+def written(path, rows=ROWS, run=""):
+    with History(path, run) as history:
         for row in rows:
             history.append(row)
     return path
@@ -71,14 +71,17 @@ def test_every_line_is_valid_json_and_memory_equals_the_file(tmp_path_factory, r
         raise AssertionError(f"{constant} is no JSON")
 
     lines = path.read_bytes().splitlines() if rows else []
-    assert [json.loads(line, parse_constant=refuse) for line in lines] == history.rows == History.read(path).rows
+    read = [json.loads(line, parse_constant=refuse) for line in lines]
+    assert [{key: value for key, value in row.items() if key != "chain"} for row in read] == history.rows
+    assert History.read(path).rows == history.rows
+    assert History.read(path).fault is None
 
 
 def test_numbers_of_torch_and_numpy_are_numbers_and_what_json_lacks_is_null(path):
     history = History(path)
     history.append({"round": 1, "a": torch.tensor(2), "b": np.float32(0.5), "c": math.nan, "d": [-math.inf, 1]})
     assert history.rows == [{"round": 1, "a": 2, "b": 0.5, "c": None, "d": [None, 1]}]
-    assert path.read_text() == '{"round": 1, "a": 2, "b": 0.5, "c": null, "d": [null, 1]}\n'
+    assert path.read_text().startswith('{"round": 1, "a": 2, "b": 0.5, "c": null, "d": [null, 1], "chain": "')
 
 
 def test_a_value_that_cannot_be_kept_is_named_and_nothing_is_written(path):
@@ -203,3 +206,28 @@ def test_the_frame_has_ages_and_values_tested_on_arrival_but_not_the_jobs_of_sin
     history.append({**row, "jobs": [[0, 0.0, 1.0, "accepted"]], "away": [[1, 0.0, None]]})
     assert list(as_frame(history.rows).columns) == ["round", "staleness.mean", "staleness.max", "prequential.accuracy"]
     assert history.rows[0]["jobs"] == [[0, 0.0, 1.0, "accepted"]]
+
+
+@given(st.integers(0, 3), st.integers(0, 2))
+@settings(deadline=None, max_examples=12)
+def test_a_line_that_was_changed_removed_or_moved_is_named(tmp_path_factory, at, how):
+    path = written(tmp_path_factory.mktemp("h") / "h.jsonl", run="a run")
+    lines = path.read_bytes().splitlines(keepends=True)
+    if how == 0:
+        lines[at] = lines[at].replace(b'"round": ', b'"other": 1, "round": ')
+    elif how == 1:
+        del lines[at]
+    else:
+        lines[at : at + 2] = lines[at : at + 2][::-1]
+    path.write_bytes(b"".join(lines))
+    cut = at == 3 and how > 0  # a last line that is gone leaves a chain, and one alone has nobody to change places with
+    for found in (History.read(path, "a run"), History(path, "a run")):
+        assert (found.fault is None) == cut
+        assert cut or f"line {at + 1} does not follow" in found.fault
+
+
+def test_a_history_of_another_run_is_known_by_its_first_line(path):
+    written(path, run="a run")
+    assert History.read(path, "a run").fault is None
+    assert "line 1 does not follow" in History.read(path, "another").fault
+    assert History.read(path).fault is None  # of which run it is, is not known

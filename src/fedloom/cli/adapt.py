@@ -38,6 +38,8 @@ def adapt(
     beside = run if run.name else run.resolve()
     done = done.save(out or beside.with_name(f"{run.resolve().name}-client-{slug(done.record['client'])}"))
     console = make_console()
+    for note in done.record.get("notes", ()):
+        say(console, f"note: {note}", "yellow")
     say(console, _headline(done))
     table = make_table("", "Before", "After", numbers=True)
     for name, before in done.before.items():

@@ -22,7 +22,10 @@ def report(
 
     file = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
     written = write_report(paths, file, title, target=target, metric=metric)
-    groups = group_runs(find_runs(paths))
-    console = make_console()
+    runs = find_runs(paths)
+    groups, console = group_runs(runs), make_console()
+    for run in runs:
+        for line in run.misfits:
+            say(console, f"note: {run.folder}: {line}", "yellow")
     console.print(rich_table(groups, make_target(groups, target, metric), console.width))
     say(console, f"report: {written}")

@@ -51,6 +51,9 @@ def run(
 def resume(
     flags: Flags,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run that was stopped.")],
+    force_settings: Annotated[
+        bool, typer.Option("--force-settings", help="Go on though settings, data or files were changed: written down.")
+    ] = False,
     quiet: Quiet = False,
     report: Report = True,
 ) -> None:
@@ -59,7 +62,8 @@ def resume(
     from fedloom.storage.folder import CONFIG, RunFolder
 
     RunFolder.open(folder, write=False)
-    perform(load_experiment(folder / CONFIG, overrides(flags)), folder, resume=True, quiet=quiet, report=report)
+    experiment = load_experiment(folder / CONFIG, overrides(flags))
+    perform(experiment, folder, resume=True, force_settings=force_settings, quiet=quiet, report=report)
 
 
 def perform(experiment: Experiment | TaskSequence, folder: Path, *, quiet: bool, report: bool, **how: Any) -> None:

@@ -28,7 +28,7 @@ from fedloom.federation.problem import Problem
 from fedloom.methods import Method, name_of
 from fedloom.storage.folder import CONFIG, HISTORY, MATRIX, SUMMARY, TASK, RunFolder
 from fedloom.storage.history import History, Row
-from fedloom.storage.saved import SavedModel, refuse_other_model, saved_model, shapes_of
+from fedloom.storage.saved import SavedModel, open_saved, refuse_other_model, shapes_of
 from fedloom.storage.store import MemoryStore
 from fedloom.types import Vector
 
@@ -99,6 +99,7 @@ def train_tasks(
     out: str | Path | None = None,
     force: bool = False,
     resume: bool = False,
+    force_settings: bool = False,
     config: dict[str, Any] | None = None,
     label: str | None = None,
     progress: Progress | None = None,
@@ -114,6 +115,7 @@ def train_tasks(
     * ``names``: what the tasks are called; none: "task 1" and so on.
     * ``out``: the folder of the sequence, with a run for each task in a folder of its own; none: nothing is kept.
     * ``force``: replace what is in the folder. ``resume``: go on where the sequence that is there was stopped.
+    * ``force_settings``: go on also where settings, data or files were changed since, and write that down.
     * ``config``: what the folder says of the settings; none: as much as can be said of objects.
     * ``label``: what the sequence is called in reports; none: as its method.
     * ``progress``: called after every round, counted over all tasks, with its row of the history and their number.
@@ -127,7 +129,7 @@ def train_tasks(
         print(run.matrix.forgetting)
     """
     lessons = Lessons(_lessons(_tasks(tasks, method, names, how)), start, config, label)
-    return lessons.run(out, force=force, resume=resume, progress=progress)
+    return lessons.run(out, force=force, resume=resume, force_settings=force_settings, progress=progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +145,13 @@ class Lessons:
     that is copied instead of learning the task again."""
 
     def run(
-        self, out: str | Path | None, *, force: bool = False, resume: bool = False, progress: Progress | None = None
+        self,
+        out: str | Path | None,
+        *,
+        force: bool = False,
+        resume: bool = False,
+        force_settings: bool = False,
+        progress: Progress | None = None,
     ) -> Run:
         """Learn all that are left."""
         _check(self.tasks)
@@ -154,7 +162,7 @@ class Lessons:
             if folder is None:
                 folder = RunFolder(Path(exits.enter_context(TemporaryDirectory(prefix="fedloom-"))), None)
             exits.callback(folder.close)
-            return _Sequence(self, folder, progress, out is not None).go()
+            return _Sequence(self, folder, progress, out is not None, force_settings).go()
 
 
 @dataclass(eq=False)
@@ -165,6 +173,7 @@ class _Sequence:
     folder: RunFolder
     progress: Progress | None
     kept: bool
+    force_settings: bool
     scores: list[list[Scores]] = field(default_factory=list)
     """First those of a fresh model, then those after each task; in each row one for each task."""
     history: list[Row] = field(default_factory=list)
@@ -184,7 +193,8 @@ class _Sequence:
         for number, task in enumerate(self.tasks):
             place = self.folder.file(f"{TASK}{number + 1}")
             self._learn(task, place, saved)
-            saved = saved_model(place)
+            saved = open_saved(place)
+            self.notes += saved.notes
             if len(self.scores) < number + 2:
                 self.scores.append(self._judged((task.setting.method, saved)))
             self._take_in(place, number)
@@ -214,7 +224,8 @@ class _Sequence:
         if (place / SUMMARY).is_file():
             return
         try:
-            made = run.run(place, resume=(place / CONFIG).is_file(), progress=self._following())
+            how = {"resume": (place / CONFIG).is_file(), "force_settings": self.force_settings}
+            made = run.run(place, **how, progress=self._following())
         except Interrupted as stop:
             raise Interrupted(self._place, self.clocks.round + stop.completed) from stop
         self.notes += made.notes

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +23,7 @@ from fedloom.engine.live import Live
 from fedloom.engine.matrix import TaskMatrix
 from fedloom.engine.rounds import Rounds
 from fedloom.engine.schedule import Schedule
+from fedloom.engine.sealing import go_on, seal_of
 from fedloom.engine.selection import Selection
 from fedloom.engine.setting import Setting
 from fedloom.errors import Deserted, FedloomError, RunError
@@ -31,9 +32,12 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.streams import Stream
 from fedloom.methods import Method, name_of
 from fedloom.storage import checkpoint
+from fedloom.storage.belonging import hashes
+from fedloom.storage.files import plain
 from fedloom.storage.folder import CONFIG, DATA, HISTORY, MATRIX, SUMMARY, RunFolder, theta_sha256
 from fedloom.storage.history import History, Row, as_frame
-from fedloom.storage.saved import saved_model
+from fedloom.storage.saved import open_saved, refuse_other_model, shapes_of
+from fedloom.storage.seal import Seal, opened, sealed
 from fedloom.storage.store import MemoryStore, open_latest
 from fedloom.types import State, Vector
 
@@ -92,11 +96,11 @@ class Run:
 
 def load_run(folder: str | Path, kept: bool = True) -> Run:
     """A run that is done, from its folder; what is not ``kept`` there will be gone."""
-    path, saved = Path(folder), saved_model(folder)
+    path, saved = Path(folder), open_saved(folder)
     files = RunFolder(path, None)
-    history, summary = History.read(path / HISTORY).rows, files.read_json(SUMMARY)
+    history, summary = History.read(path / HISTORY).rows, opened(files.read_json(SUMMARY))
     matrix = TaskMatrix.read(files.read_json(MATRIX)) if (path / MATRIX).is_file() else None
-    return Run(saved.theta, saved.state, history, summary, path if kept else None, matrix=matrix)
+    return Run(saved.theta, saved.state, history, summary, path if kept else None, list(saved.notes), matrix)
 
 
 def train(
@@ -121,6 +125,7 @@ def train(
     out: str | Path | None = None,
     force: bool = False,
     resume: bool = False,
+    force_settings: bool = False,
     config: dict[str, Any] | None = None,
     label: str | None = None,
     progress: Progress | None = None,
@@ -154,6 +159,7 @@ def train(
 
     * ``out``: the folder of the run, which can be looked at, resumed and reported on; none: nothing is written.
     * ``force``: replace what is in the folder. ``resume``: go on with the run that is there, to the same bits.
+    * ``force_settings``: go on also where settings, data or files were changed since, and write that down.
     * ``checkpoint_seconds``: seconds between checkpoints. ``checkpoint_every``: rounds between them, instead.
     * ``config``: what the folder says of the settings; none: as much as can be said of objects.
     * ``label``: what the run is called in reports; none: as its method.
@@ -189,7 +195,7 @@ def train(
         checkpoint_seconds=checkpoint_seconds,
         checkpoint_every=checkpoint_every,
     )
-    return prepared.run(out, force=force, resume=resume, progress=progress)
+    return prepared.run(out, force=force, resume=resume, force_settings=force_settings, progress=progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,6 +215,8 @@ class Prepared:
     """What it is called in reports; none: as its method."""
     engine: Callable[[Setting, Executor, MemoryStore], Engine] | None = None
     """What does its rounds; none: what its schedule asks for."""
+    notes: Sequence[str] = ()
+    """What its user should know of what it was made from."""
 
     def run(
         self,
@@ -216,6 +224,7 @@ class Prepared:
         *,
         force: bool = False,
         resume: bool = False,
+        force_settings: bool = False,
         progress: Progress | None = None,
     ) -> Run:
         """Do it: the one place where runs come from. Nothing is checked again but whether the work can be done here."""
@@ -233,14 +242,29 @@ class Prepared:
             saved, store = open_latest(place) if place is not None and resume else (None, MemoryStore(place))
             exits.callback(store.close)
             exits.callback(executor.close)
+            seal = None if place is None else self._seal(saved)
+            run = "" if seal is None else seal.run
+            history = exits.enter_context(History(None if place is None else place / HISTORY, run))
+            forced, said = list[str](), list(self.notes)
+            if saved is not None and place is not None and seal is not None:
+                forced, more = go_on(place, saved, seal, history, force_settings)
+                said += [saved.note, *more]
             engine = (self.engine or _engine)(self.setting, executor, store)
-            history = exits.enter_context(History(place / HISTORY if place is not None else None))
-            walk = _Walk(self, engine, history, folder, progress)
-            walk.start(saved)
+            walk = _Walk(self, engine, history, folder, progress, seal)
+            walk.start(saved, forced)
             walk.go()
             summary = walk.summary()
-            found = [saved.note if saved is not None else None, *history.notes, walk.deserted, _missed(summary)]
+            found = [*said, *history.notes, walk.deserted, _missed(summary)]
             return Run(engine.theta(), engine.state, history.rows, summary, place, [note for note in found if note])
+
+    def _seal(self, saved: checkpoint.Checkpoint | None) -> Seal:
+        """What the run belongs to; one that goes on keeps its name, and must have a model of the same shape."""
+        seal = seal_of(self.setting)
+        if saved is None:
+            return seal
+        there = {name: tuple(shape) for name, shape in saved.meta["shapes"].items()}
+        refuse_other_model("the model in the folder", there, shapes_of(self.setting.problem.model))
+        return replace(seal, run=saved.meta["seal"]["run"]) if "seal" in saved.meta else seal
 
     def described(self) -> dict[str, Any]:
         """What the run's folder says of it in config.toml."""
@@ -273,6 +297,10 @@ class _Walk:
     history: History
     folder: RunFolder | None
     progress: Progress | None
+    seal: Seal | None
+    """What the run belongs to, if it is kept in a folder …"""
+    forced: list[dict[str, Any]] = field(default_factory=list)
+    """… and what was changed on the way all the same, each time with the round after which it was."""
     saved_at: float = field(default_factory=time.monotonic)
     started: float = field(default_factory=time.perf_counter)
     wall_before: float = 0.0
@@ -282,8 +310,8 @@ class _Walk:
     deserted: str | None = None
     """Why there is nobody left, if so."""
 
-    def start(self, saved: checkpoint.Checkpoint | None) -> None:
-        """From the beginning, or from where a checkpoint left off."""
+    def start(self, saved: checkpoint.Checkpoint | None, forced: list[str]) -> None:
+        """From the beginning, or from where a checkpoint left off, with what was changed since by force."""
         if saved is None:
             if self.folder is not None:
                 self.folder.write_json(DATA, dict(describe(self.engine.setting.problem.data).record()))
@@ -292,6 +320,8 @@ class _Walk:
             self._save()
             return
         self.engine.restore(saved.groups, saved.meta)
+        now = [{"round": self.engine.clocks.round, "changes": forced}] if forced else []
+        self.forced = [*saved.meta.get("forced", []), *now]
         self.wall_before = self.engine.clocks.wall_seconds
         self.history.truncate(self.engine.clocks.round)
         self.reached = next(filter(self._on_target, self.history.rows), None)
@@ -399,9 +429,17 @@ class _Walk:
         if key is None:  # a model that is computed from the state, which only the method's code could do again
             groups["model"] = {"theta": theta}
         shapes = {name: list(piece.shape) for name, piece in engine.problem.model.slices.items()}
-        checkpoint.save_latest(self.folder.path, groups, meta | {"theta": key, "shapes": shapes})
+        meta |= {"theta": key, "shapes": shapes, "theta_sha256": theta_sha256(theta), **self._belonging()}
+        checkpoint.save_latest(self.folder.path, groups, meta)
         engine.keeper.landed()
         self.saved_at = time.monotonic()
+
+    def _belonging(self) -> dict[str, Any]:
+        """What binds a checkpoint to its run: settings, data and model, the history's rows, the files beside it."""
+        assert self.seal is not None
+        assert self.folder is not None
+        told = {"seal": self.seal.record(), "history": self.history.chain, "files": hashes(self.folder.path)}
+        return told | ({"forced": self.forced} if self.forced else {})
 
     def summary(self) -> dict[str, Any]:
         """The run in one object, written as summary.json."""
@@ -420,8 +458,10 @@ class _Walk:
         if self.verdict is not None and len(self.verdict.clients) <= _PER_CLIENT_MOST:
             values = {name: value.tolist() for name, value in self.verdict.values.items()}
             summary["per_client"] = {"clients": self.verdict.clients.tolist(), **values}
-        if self.folder is not None:
-            self.folder.write_json(SUMMARY, summary)
+        if self.forced:
+            summary["forced"] = self.forced
+        if self.folder is not None and self.seal is not None:
+            self.folder.write_json(SUMMARY, sealed(plain(summary, SUMMARY), self.seal.run))
         return summary
 
 

@@ -13,6 +13,7 @@ from fedloom.data import Table, federate
 from fedloom.engine.adaptation import Adapted, Adaptee, adapt_client
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.run import Run
+from fedloom.engine.sealing import seal_of
 from fedloom.errors import ConfigError, DataError, RunError
 from fedloom.experiment.data import read_data
 from fedloom.experiment.experiment import Experiment
@@ -24,7 +25,7 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.methods import Method
 from fedloom.storage.folder import CONFIG, RunFolder
-from fedloom.storage.saved import SavedModel, saved_model
+from fedloom.storage.saved import SavedModel, open_saved
 from fedloom.storage.store import MemoryStore
 from fedloom.types import State
 
@@ -80,7 +81,18 @@ class Trained:
         if self.saved is None:
             return {}
         run = {"run": str(self.saved.folder.resolve()), "run_finished": self.saved.finished}
-        return run | {"run_theta_sha256": self.saved.sha256}
+        return run | {"run_theta_sha256": self.saved.sha256, **({"notes": self.notes} if self.notes else {})}
+
+    @property
+    def notes(self) -> list[str]:
+        """What does not fit: files of the folder, or settings and data that are not what the model was trained with."""
+        if self.saved is None:
+            return []
+        changes = list[str]()
+        if self.experiment is not None and self.saved.seal is not None:
+            changes = self.saved.seal.changes(seal_of(self.experiment.setting()))
+        since = [f"{self.saved.folder}: since the run, {line}" for line in changes]
+        return [*self.saved.notes, *since]
 
     def read(self, changes: list[Override]) -> FederatedData | None:
         """The data that these settings name ("data.path"), read as the run's own were; None without any settings."""
@@ -157,7 +169,7 @@ def open_run(run: str | Path | Run, problem: Problem | None = None, method: Meth
             raise RunError("this run has no folder: give adapt its problem and its method too")
         assert isinstance(run, Run)
         return Trained(problem, method, run.state, int(run.summary["rounds"]), int(run.summary["seed"]))
-    saved = saved_model(folder)
+    saved = open_saved(folder)
     config = tomllib.loads(RunFolder.open(saved.folder, write=False).read_text(CONFIG))
     experiment = None
     if problem is None or method is None:

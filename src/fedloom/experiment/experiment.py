@@ -29,7 +29,7 @@ from fedloom.federation.metrics import metrics_for
 from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem
 from fedloom.storage.folder import CONFIG
-from fedloom.storage.saved import SavedModel, saved_model
+from fedloom.storage.saved import SavedModel, open_saved
 
 T = TypeVar("T")
 
@@ -152,7 +152,7 @@ class Experiment(Runnable):
             return None
         folder, wanted = self.settings.folder_of(("prior", "run")) / self.prior_plan.run, self.prior_plan.sha256
         with Faults(self.settings).about(("prior", "run"), ("prior",)):
-            found = saved_model(folder)
+            found = open_saved(folder)
             found.refuse_other(self.problem().model)
         if wanted not in (None, found.sha256):
             faults = Faults(self.settings)
@@ -244,7 +244,8 @@ class Experiment(Runnable):
         self.check()
         rounds = _sure(self.top.rounds)
         how = self.execution.arguments(rounds)
-        return Prepared(self.setting(), rounds, config=self.resolved(), label=label or self.label, **how)
+        notes = () if self.prior is None else self.prior.notes
+        return Prepared(self.setting(), rounds, config=self.resolved(), label=label or self.label, notes=notes, **how)
 
     def _perform(self, label: str | None, done: Iterable[Path], **how: Any) -> Run:
         return self.prepared(label).run(**how)

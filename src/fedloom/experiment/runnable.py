@@ -32,6 +32,7 @@ class Runnable(ABC):
         *,
         force: bool = False,
         resume: bool = False,
+        force_settings: bool = False,
         progress: Progress | None = None,
         label: str | None = None,
         done: Iterable[Path] = (),
@@ -40,6 +41,7 @@ class Runnable(ABC):
 
         * ``out``: the folder of the run; none: nothing is written.
         * ``force``: replace what is in the folder. ``resume``: go on from where the run in the folder stopped.
+        * ``force_settings``: go on also where settings, data or files were changed since, and write that down.
         * ``progress``: called after every round with its row of the history and the number of rounds.
         * ``label``: what the run is called in reports; none: its name in the settings, or its method's.
         * ``done``: for tasks in sequence, folders of tasks of other sequences: one with the very settings of a task,
@@ -50,7 +52,8 @@ class Runnable(ABC):
             run = Experiment.load(None, {"data.name": "digits", "rounds": 5}).run("runs/short")
             run.frame()["accuracy"]
         """
-        return self._perform(label, done, out=out, force=force, resume=resume, progress=progress)
+        how = {"force": force, "resume": resume, "force_settings": force_settings, "progress": progress}
+        return self._perform(label, done, out=out, **how)
 
     def start(self, place: Path, force: bool = False) -> dict[str, Any] | None:
         """How ``run`` is to begin in a folder: afresh, or on from where it stopped; None when it is done there.

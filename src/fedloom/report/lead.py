@@ -55,8 +55,9 @@ def evaluated(groups: Sequence[Group]) -> str:
 
 
 def notices(groups: Sequence[Group]) -> list[Notice]:
-    """What a reader must know before believing a number: runs that are not finished, seeds that were given twice."""
-    found = [_unfinished(run) for run in every_run(groups) if not run.finished]
+    """What a reader must know before believing a number: files that do not fit, unfinished runs, seeds given twice."""
+    found = [Notice(f"{run.folder}: {line}.") for run in every_run(groups) for line in run.misfits]
+    found += [_unfinished(run) for run in every_run(groups) if not run.finished]
     found += [
         Notice(f"{group.label}: {plural(group.repeated, 'run')} with a seed already there; each seed counts once.")
         for group in groups

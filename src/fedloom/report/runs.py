@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.errors import RunError
+from fedloom.storage.belonging import misfits
+from fedloom.storage.seal import CHAIN
 
 HISTORY = "history.jsonl"
 
@@ -33,6 +35,8 @@ class RunRecord:
     summary: dict[str, Any]
     matrix: dict[str, Any] = field(default_factory=dict)
     """Of tasks in sequence: how good the model was on each task after each."""
+    misfits: tuple[str, ...] = ()
+    """What in the folder does not fit what: files that were changed since, or are of another run."""
 
     @property
     def finished(self) -> bool:
@@ -166,6 +170,7 @@ def read_run(folder: str | Path) -> RunRecord:
         history=_read_history(folder / HISTORY, complete=bool(summary)),
         summary=summary,
         matrix=_read_json(folder / "matrix.json"),
+        misfits=tuple(misfits(folder)),
     )
 
 
@@ -270,4 +275,4 @@ def _parse_row(path: Path, text: str, line: int) -> dict[str, Any]:
     value = number(row.get("round"))
     if value is None or not math.isfinite(value) or value < 0 or value != int(value):
         raise RunError(f'{path}, line {line}: damaged: "round" is not a whole number. {_REMEDY}')
-    return row
+    return {key: part for key, part in row.items() if key != CHAIN}

@@ -12,6 +12,8 @@
 * ``lock`` lets one process write into a folder, and marks it as fedloom's.
 * ``history`` is the row of each round, as JSON lines.
 * ``folder`` is the folder of a run: its files, made once, written by the holder of its lock.
+* ``seal`` is what a run belongs to: settings, data, model, and a name of its own.
+* ``belonging`` says which files of a folder do not fit, to one who only looks.
 * ``saved`` reads the model of a run that is there, and changes nothing.
 * ``closing`` is what all that has to be closed has in common.
 """

@@ -122,8 +122,9 @@ def open_latest(folder: Path, opened: Callable[[Checkpoint], T], *, tidy: bool =
         damage = str(error).strip()
     aside = tidy and newest.exists()
     renamed = f" {NEWEST} was renamed to {DAMAGED}." if aside else ""
+    taken = f"The run goes on from {PREVIOUS}." if tidy else f"{PREVIOUS}, which is older, is taken in its place."
     try:
-        found = opened(replace(load(previous, ""), note=f"{damage}{renamed} The run goes on from {PREVIOUS}."))
+        found = opened(replace(load(previous, ""), note=f"{damage}{renamed} {taken}"))
     except RunError as worse:
         raise RunError(f"No checkpoint of {folder} is usable. {damage} {worse} Start the run again.") from None
     if aside:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from fedloom.errors import RunError
 from fedloom.storage.closing import Closing
 from fedloom.storage.files import guarded, plain, replacing
+from fedloom.storage.seal import CHAIN, link, unlinked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,32 +29,61 @@ class History(Closing):
 
     Numbers that JSON lacks (NaN, infinities) become null, in memory as in the file, and NaN in the data frame. An
     append is one write of a whole line; only ``flush`` waits for the disk. ``notes`` tells what was recovered.
+
+    In the file each row has a link of a chain that begins with the name of the ``run`` and follows from all rows before
+    it; ``fault`` says which line does not.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path
+    def __init__(self, path: Path | None = None, run: str = "") -> None:
+        self.path, self.run = path, run
         self.rows: list[Row] = []
         self.notes: list[str] = []
+        self.fault: str | None = None
         self._file: BinaryIO | None = None
         if path is not None and path.exists():
-            content = _content(path)
-            self.rows, self.notes = _parse(content, path)
-            if content != _lines(self.rows):
+            content = self._read(path)
+            if self.fault is None and (self.notes or content[-1:] not in (b"", b"\n")):
                 self._rewrite()
+        self._head = self.head()
         self._open()
 
     @staticmethod
-    def read(path: Path) -> History:
+    def read(path: Path, run: str = "") -> History:
         """The history in a file, to look at: the file is neither changed nor kept open, its run may be going on."""
-        history = History()
-        history.rows, history.notes = _parse(_content(path), path)
+        history = History(run=run)
+        history._read(path)
         return history
 
     @staticmethod
     def write(path: Path, rows: list[Row]) -> None:
         """Rows that are all known already as a file, all or nothing."""
         with replacing(path) as file:
-            file.write(_lines([plain(row, f"history row of round {row.get('round')}") for row in rows]))
+            file.write(_lines([plain(row, f"history row of round {row.get('round')}") for row in rows], ""))
+
+    @property
+    def chain(self) -> str:
+        """The last link: it stands for all rows, and for the run."""
+        return self._head
+
+    def head(self, completed: float = math.inf) -> str:
+        """The chain of the rows up to so many rounds: another for other rows, or for another run."""
+        rows = (row for row in self.rows if row["round"] <= completed)
+        return functools.reduce(link, rows, self.run)
+
+    def mend(self) -> None:
+        """Take the rows as they are, and chain them anew."""
+        self.close()
+        self._rewrite()
+        self._head, self.fault = self.head(), None
+        self._open()
+
+    def _read(self, path: Path) -> bytes:
+        content = _content(path)
+        self.rows, links, self.notes = _parse(content, path)
+        if (line := unlinked(self.rows, links, self.run or None)) is not None:
+            why = "it was changed, or is another run's"
+            self.fault = f"{path}, line {line} does not follow from what is before it: {why}"
+        return content
 
     def append(self, row: Row) -> None:
         """Adds the row of a round; ``row["round"]`` is the number of rounds completed."""
@@ -60,7 +91,8 @@ class History(Closing):
         if not _is_row(row):
             raise RunError(f"A history row needs its number of rounds as 'round'; it has {sorted(row)}.")
         if self._file is not None and self.path is not None:
-            _write_line(self._file, self.path, _lines([row]))
+            _write_line(self._file, self.path, _lines([row], self._head))
+            self._head = link(self._head, row)
         self.rows.append(row)
 
     def flush(self) -> None:
@@ -77,9 +109,7 @@ class History(Closing):
         rows = [row for row in self.rows if row["round"] <= completed]
         if len(rows) < len(self.rows):
             self.rows = rows
-            self.close()
-            self._rewrite()
-            self._open()
+            self.mend()
         last = rows[-1]["round"] if rows else None
         if completed >= 0 and last != completed:
             self.notes.append(
@@ -108,11 +138,16 @@ class History(Closing):
     def _rewrite(self) -> None:
         if self.path is not None:
             with replacing(self.path) as file:
-                file.write(_lines(self.rows))
+                file.write(_lines(self.rows, self.run))
 
 
-def _lines(rows: list[Row]) -> bytes:
-    return b"".join(json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
+def _lines(rows: list[Row], head: str) -> bytes:
+    """Rows as they stand in the file, each with its link of the chain, of which ``head`` is what is before."""
+    written = []
+    for row in rows:
+        head = link(head, row)
+        written.append(json.dumps({**row, CHAIN: head}, allow_nan=False).encode() + b"\n")
+    return b"".join(written)
 
 
 def _write_line(file: BinaryIO, path: Path, line: bytes) -> None:
@@ -134,24 +169,26 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
 
 
-def _parse(content: bytes, path: Path) -> tuple[list[Row], list[str]]:
-    """The rows of a file, and a note when its last line was cut off by a kill; any other damage is an error."""
+def _parse(content: bytes, path: Path) -> tuple[list[Row], list[str | None], list[str]]:
+    """The rows of a file, their links, and a note when its last line was cut off by a kill; else damage is an error."""
     rows: list[Row] = []
+    links: list[str | None] = []
     lines = content.split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     for number, line in enumerate(lines, start=1):
         row = _row(line)
         if row is not None:
+            links.append(row.pop(CHAIN, None))
             rows.append(row)
         elif number == len(lines):
-            return rows, [f"{path}: line {number}, the last, was cut off and is dropped."]
+            return rows, links, [f"{path}: line {number}, the last, was cut off and is dropped."]
         else:
             raise RunError(
                 f"{path}, line {number} is damaged: {line[:60].decode(errors='replace')!r} is no history row. "
                 "Remove the line, or restore the file from a copy."
             )
-    return rows, []
+    return rows, links, []
 
 
 def _row(line: bytes) -> Row | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 from fedloom.errors import RunError
 from fedloom.federation.model import Model
 from fedloom.storage import checkpoint
+from fedloom.storage.belonging import misfits
 from fedloom.storage.folder import SUMMARY, task_folders, theta_sha256
+from fedloom.storage.seal import Seal
 from fedloom.storage.store import MemoryStore
 from fedloom.types import State, Vector
 
@@ -32,6 +35,10 @@ class SavedModel:
     state: State
     index: State
     """Where the clients' memories are."""
+    seal: Seal | None = None
+    """What the run belongs to; none: an older fedloom did not write it down."""
+    notes: tuple[str, ...] = ()
+    """What does not fit in its folder, and whether the checkpoint is not the newest, which was damaged."""
 
     @property
     def sha256(self) -> str:
@@ -61,6 +68,14 @@ def saved_model(folder: str | Path) -> SavedModel:
         saved = fedloom.saved_model("first")
         fedloom.train(problem, fedloom.FedAvg(), rounds=2, theta0=saved.theta)
     """
+    found = open_saved(folder)
+    for note in found.notes:
+        warnings.warn(note, stacklevel=2)
+    return found
+
+
+def open_saved(folder: str | Path) -> SavedModel:
+    """The same for callers that tell of its notes themselves."""
     folder = Path(folder)
     place = _last_task(folder)
     saved = checkpoint.load_latest(place, tidy=False) if place.is_dir() else None
@@ -78,6 +93,8 @@ def saved_model(folder: str | Path) -> SavedModel:
         finished=(place / SUMMARY).is_file(),
         state=state,
         index=saved.groups["memory"],
+        seal=Seal.read(saved.meta["seal"]) if "seal" in saved.meta else None,
+        notes=(saved.note,) if saved.note else tuple(f"{place}: {line}" for line in misfits(place)),
     )
 
 

@@ -1,0 +1,88 @@
+"""Whether the files of a run's folder belong together, for one who only looks: a report, or a later run.
+
+Nothing here needs torch, changes a file, or runs code that a folder names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from fedloom.errors import RunError
+from fedloom.storage.history import History
+from fedloom.storage.seal import RUN, broken
+
+CHECKPOINT, HISTORY, SUMMARY = "checkpoint.safetensors", "history.jsonl", "summary.json"
+SEALED = ("config.toml", "data.json")
+"""Files whose hashes the checkpoint has."""
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """The hash of each of the sealed files that is there."""
+    there = [name for name in SEALED if (folder / name).is_file()]
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in there}
+
+
+def misfits(folder: Path) -> list[str]:
+    """What in a run's folder does not fit what, a line for each; what an older fedloom wrote cannot be compared."""
+    meta, summary = _meta(folder / CHECKPOINT), _table(folder / SUMMARY)
+    found = []
+    if summary is not None and broken(summary):
+        found.append(f"{SUMMARY} was changed after it was written")
+    if meta is None or "seal" not in meta:
+        return found
+    run = meta["seal"]["run"]
+    for name, told in meta.get("files", {}).items():
+        if hashes(folder).get(name) != told:
+            found.append(f"{name} is not as it was when {CHECKPOINT} was written")
+    if summary is not None:
+        found += _summary(summary, run, meta)
+    return found + _history(folder / HISTORY, run, meta)
+
+
+def _summary(summary: dict[str, Any], run: str, meta: dict[str, Any]) -> list[str]:
+    told, now = summary.get("rounds"), meta["clocks"]["round"]
+    if summary.get(RUN, run) != run:
+        return [f"{SUMMARY} is of another run than {CHECKPOINT}"]
+    if told != now:
+        return [f"{SUMMARY} tells of the run after round {told}, {CHECKPOINT} is of round {now}"]
+    if summary.get("theta_sha256") != meta["theta_sha256"]:
+        return [f"{SUMMARY} tells of another model than {CHECKPOINT} has"]
+    return []
+
+
+def _history(path: Path, run: str, meta: dict[str, Any]) -> list[str]:
+    if not path.is_file():
+        return [f"{HISTORY} is missing"]
+    try:
+        history = History.read(path, run)
+    except RunError as error:
+        return [str(error)]
+    if history.fault is not None:
+        return [history.fault]
+    if history.head(meta["clocks"]["round"]) != meta["history"]:
+        return [f"{HISTORY} does not have the rows that it had when {CHECKPOINT} was written"]
+    return []
+
+
+def _meta(path: Path) -> dict[str, Any] | None:
+    """What a checkpoint's header says; None where there is none that can be read, which is for its reader to say."""
+    try:
+        with open(path, "rb") as file:
+            size = path.stat().st_size
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length)) if length < size else {}
+        found = json.loads(header["__metadata__"]["meta"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _table(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
