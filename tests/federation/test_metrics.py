@@ -318,3 +318,24 @@ def test_a_metric_that_does_not_exist_or_does_not_fit_is_refused_with_those_that
     with pytest.raises(ConfigError, match=r"'mae' does not fit binary data; choose among accuracy"):
         metrics_for("binary", ("mae",))
     assert [m.name for m in metrics_for("regression", None)] == ["rmse", "mae"]
+
+
+@given(st.integers(0, 2**31), st.sampled_from(["classification", "binary", "multilabel", "regression"]))
+def test_a_metric_keeps_its_bounds_and_counts_no_more_rows_than_there_are(seed: int, task: Task) -> None:
+    g = torch.Generator().manual_seed(seed)
+    width = {"classification": 3, "binary": 1, "multilabel": 2, "regression": 2}[task]
+    out, y = (10 * torch.randn(14, width, generator=g) for _ in range(2))
+    if task == "classification":
+        y = torch.randint(3, (14,), generator=g)
+    elif task != "regression":
+        y = torch.where(torch.rand(14, width, generator=g) < 0.2, torch.nan, (y > 0).float())
+    p = predictions(out, y, task)
+    for metric in [m for m in METRICS.values() if task in m.tasks]:
+        counts, (low, high) = metric.counts(p), metric.bounds
+        values = metric.value(counts)
+        assert bool(((values >= low) & (values <= high) | torch.isnan(values)).all()), metric.name
+        counted = metric.counted(counts)
+        assert counted is not None
+        most = p.counts.reshape(-1, *(1,) * (counted.dim() - 1)) * (width if task != "classification" else 1)
+        assert bool(((counted >= 0) & (counted <= most)).all()), metric.name
+        assert low != 0 or bool((counts >= 0).all()), metric.name

@@ -8,6 +8,7 @@ metrics agree with scikit-learn's, client by client and pooled.
 from __future__ import annotations
 
 import importlib.util
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -70,6 +71,8 @@ class Metric(ABC):
     name: str
     tasks: tuple[Task, ...]
     higher_is_better = True
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    """No value is below the first or above the second. Where the first is 0, no count is negative."""
 
     @abstractmethod
     def counts(self, predictions: Predictions) -> Tensor:
@@ -78,6 +81,10 @@ class Metric(ABC):
     @abstractmethod
     def value(self, counts: Tensor) -> Tensor:
         """The metric from such counts, or from sums of them; NaN where there is nothing to evaluate."""
+
+    def counted(self, counts: Tensor) -> Tensor | None:
+        """How many rows, or labels of rows, went into such counts. Default: they do not say."""
+        return None
 
     def values(self, predictions: Predictions) -> Tensor:
         """One number a client (NaN for a client without rows), in float64."""
@@ -98,8 +105,15 @@ METRICS: Register[Metric] = Register(
 class RowMean(Metric):
     """A metric that is a mean over rows of something."""
 
-    def __init__(self, name: str, tasks: tuple[Task, ...], each: Callable[[Predictions], Tensor], higher: bool) -> None:
-        self.name, self.tasks, self.each, self.higher_is_better = name, tasks, each, higher
+    def __init__(
+        self,
+        name: str,
+        tasks: tuple[Task, ...],
+        each: Callable[[Predictions], Tensor],
+        higher: bool,
+        bounds: tuple[float, float] = Metric.bounds,
+    ) -> None:
+        self.name, self.tasks, self.each, self.higher_is_better, self.bounds = name, tasks, each, higher, bounds
 
     def counts(self, predictions: Predictions) -> Tensor:
         each = self.each(predictions)
@@ -108,12 +122,16 @@ class RowMean(Metric):
     def value(self, counts: Tensor) -> Tensor:
         return counts[..., 0] / counts[..., 1]
 
+    def counted(self, counts: Tensor) -> Tensor:
+        return counts[..., 1]
+
 
 @METRICS.register("accuracy")
 class Accuracy(Metric):
     """The share of rows that are right; of several labels, the mean over rows of the share of known labels."""
 
     tasks = ("classification", "binary", "multilabel")
+    bounds = (0.0, 1.0)
 
     def counts(self, predictions: Predictions) -> Tensor:
         y = predictions.y
@@ -124,6 +142,9 @@ class Accuracy(Metric):
     def value(self, counts: Tensor) -> Tensor:
         return counts[..., 0] / counts[..., 1]
 
+    def counted(self, counts: Tensor) -> Tensor:
+        return counts[..., 1]
+
 
 @METRICS.register("rmse")
 class RootMeanSquare(Metric):
@@ -131,6 +152,7 @@ class RootMeanSquare(Metric):
 
     tasks = ("regression",)
     higher_is_better = False
+    bounds = (0.0, math.inf)
 
     def counts(self, predictions: Predictions) -> Tensor:
         square = (predictions.out - predictions.y).double().square()
@@ -138,6 +160,9 @@ class RootMeanSquare(Metric):
 
     def value(self, counts: Tensor) -> Tensor:
         return (counts[..., 0] / counts[..., 1]).sqrt().mean(-1)
+
+    def counted(self, counts: Tensor) -> Tensor:
+        return counts[..., 1]
 
 
 @METRICS.register("r2")
@@ -148,6 +173,7 @@ class Determination(Metric):
     """
 
     tasks = ("regression",)
+    bounds = (-math.inf, 1.0)
 
     def counts(self, predictions: Predictions) -> Tensor:
         y = predictions.y.double()
@@ -161,6 +187,9 @@ class Determination(Metric):
         share = torch.where(constant, torch.where(error > 0, 1.0, error), error / spread)
         return torch.where(n < 2, torch.nan, 1 - share).mean(-1)
 
+    def counted(self, counts: Tensor) -> Tensor:
+        return counts[..., 3]
+
 
 class Confusion(Metric):
     """A metric of the numbers of true and false positives and negatives.
@@ -170,6 +199,7 @@ class Confusion(Metric):
     """
 
     tasks = ("classification", "binary", "multilabel")
+    bounds = (0.0, 1.0)
 
     def __init__(self, share: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
         self.share = share
@@ -186,12 +216,16 @@ class Confusion(Metric):
         occurs = hits + alarms + misses > 0
         return ratio.sum(-1) / occurs.sum(-1)
 
+    def counted(self, counts: Tensor) -> Tensor:
+        return counts.sum(-1)
+
 
 @METRICS.register("balanced-accuracy")
 class BalancedAccuracy(Metric):
     """The mean over the classes that rows have of the share of their rows that is found; of labels, over 0 and 1."""
 
     tasks = ("classification", "binary", "multilabel")
+    bounds = (0.0, 1.0)
 
     def counts(self, predictions: Predictions) -> Tensor:
         return confusion(predictions)
@@ -203,6 +237,9 @@ class BalancedAccuracy(Metric):
         there = hits + misses > 0
         return torch.where(there, hits / (hits + misses), 0.0).sum(-1) / there.sum(-1)
 
+    def counted(self, counts: Tensor) -> Tensor:
+        return counts.sum(-1)
+
 
 class OfColumn(Metric):
     """Another metric, of one target or of one of several labels alone."""
@@ -210,13 +247,16 @@ class OfColumn(Metric):
     def __init__(self, metric: Metric, column: str, number: int) -> None:
         self.metric, self.number = metric, number
         self.name, self.tasks = f"{metric.name}{OF}{column}", metric.tasks
-        self.higher_is_better = metric.higher_is_better
+        self.higher_is_better, self.bounds = metric.higher_is_better, metric.bounds
 
     def counts(self, predictions: Predictions) -> Tensor:
         return self.metric.counts(predictions.column(self.number))
 
     def value(self, counts: Tensor) -> Tensor:
         return self.metric.value(counts)
+
+    def counted(self, counts: Tensor) -> Tensor | None:
+        return self.metric.counted(counts)
 
 
 def confusion(p: Predictions) -> Tensor:
@@ -253,8 +293,9 @@ _NUMBERS: tuple[Task, ...] = ("regression",)
 METRICS.register("f1", Confusion(lambda hits, alarms, misses: (2 * hits, 2 * hits + alarms + misses)))
 METRICS.register("precision", Confusion(lambda hits, alarms, misses: (hits, hits + alarms)))
 METRICS.register("recall", Confusion(lambda hits, alarms, misses: (hits, hits + misses)))
-METRICS.register("mae", RowMean("mae", _NUMBERS, lambda p: (p.out - p.y).abs().mean(-1), higher=False))
-METRICS.register("smape", RowMean("smape", _NUMBERS, _smape, higher=False))
+_ABOVE_0 = (0.0, math.inf)
+METRICS.register("mae", RowMean("mae", _NUMBERS, lambda p: (p.out - p.y).abs().mean(-1), higher=False, bounds=_ABOVE_0))
+METRICS.register("smape", RowMean("smape", _NUMBERS, _smape, higher=False, bounds=(0.0, 2.0)))
 _DEFAULT: dict[Task, tuple[str, ...]] = {
     "classification": ("accuracy",),
     "binary": ("accuracy",),
@@ -277,6 +318,7 @@ def fidelity(reference: Tensor) -> Metric:
         (*_LABELS, *_NUMBERS),
         lambda p: torch.linalg.vector_norm(p.out - reference, dim=-1),
         higher=False,
+        bounds=_ABOVE_0,
     )
 
 
