@@ -29,6 +29,8 @@ class LocalNode:
     state: RecordDict = field(default_factory=RecordDict)
     online: bool = True
     spoil: Spoil = lambda message, number: message
+    says: Spoil = lambda message, number: message
+    """What becomes of what it says of itself."""
     answered: int = 0
     node: Node | None = None
 
@@ -38,7 +40,7 @@ class LocalNode:
             self.node = Node(self.folder, self.config, self.state)
         reply = Message(self.node.answer(message.content), reply_to=message)
         if hello:
-            return reply
+            return self.says(reply, 0)
         self.answered += 1
         return self.spoil(reply, self.answered)
 

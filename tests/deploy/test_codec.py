@@ -114,3 +114,19 @@ def test_a_message_above_the_limit_is_refused_before_it_is_read() -> None:
 def test_a_tensor_that_nobody_could_read_is_not_sent() -> None:
     with pytest.raises(MessageError, match="complex64 cannot be sent"):
         encode({"x": torch.zeros(1, dtype=torch.complex64)})
+
+
+@pytest.mark.parametrize(
+    ("record", "what"),
+    [
+        (message({"x": array("bfloat16", stype="fedloom.ndarray", data=4)}), "which NumPy does not have"),
+        (message({"x": array(shape=(1,) * 70, data=4)}), "70 axes; at most 16"),
+        (message({"x": array(shape=(1, 0, 2**31 - 1, 2**31 - 1, 2**31 - 1), data=0)}), "larger than any message"),
+        (message({}, '{"a": NaN}'), "NaN is no number"),
+        (message({}, '{"a":' * 50 + "1" + "}" * 50), "more than 8 deep"),
+        (message({}, '{"a": "' + "x" * (17 << 20) + '"}'), "characters; at most"),
+    ],
+)
+def test_what_torch_numpy_or_json_would_stumble_over_is_refused(record: RecordDict, what: str) -> None:
+    with pytest.raises(MessageError, match=what):
+        decode(record)

@@ -22,7 +22,7 @@ Keepers = Callable[[], Keeper]
 def keeper(request: pytest.FixtureRequest, tmp_path: Path) -> Keepers:
     """Makes a keeper of the same place again and again, as a node does for every message."""
     state = RecordDict()
-    return lambda: FileKeeper(tmp_path / "state", "r") if request.param == "file" else ContextKeeper(state)
+    return lambda: FileKeeper("h", tmp_path / "state", "r") if request.param == "file" else ContextKeeper("h", state)
 
 
 def number(memory: Memory | None) -> float | None:
@@ -94,14 +94,14 @@ def test_whatever_happens_the_memory_is_that_of_the_accepted_turns(events: list[
             server = saved
         else:
             at += 1
-            turn(lambda: ContextKeeper(state), server[0], at, saved[0])
+            turn(lambda: ContextKeeper("h", state), server[0], at, saved[0])
             server = (at, server[1] + at) if event == "accepted" else server
-    assert number(ContextKeeper(state).recall(server[0])) == (None if server[0] is None else server[1])
+    assert number(ContextKeeper("h", state).recall(server[0])) == (None if server[0] is None else server[1])
 
 
 def test_only_the_memories_of_the_last_runs_stay(tmp_path: Path) -> None:
     for run in "abcdef":
-        FileKeeper(tmp_path, run).offer((), 0, {"c": torch.tensor(1.0)})
+        FileKeeper("h", tmp_path, run).offer((), 0, {"c": torch.tensor(1.0)})
         (tmp_path / f"memory-{run}.safetensors").touch()
     assert len(list(tmp_path.iterdir())) == 4
-    assert number(FileKeeper(tmp_path, "f").recall(0)) == 1
+    assert number(FileKeeper("h", tmp_path, "f").recall(0)) == 1

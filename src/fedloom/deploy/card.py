@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import math
+import unicodedata
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,13 +16,19 @@ from torch import Tensor
 
 from fedloom import __version__
 from fedloom.deploy.codec import Tree
+from fedloom.deploy.terms import ROWS
 from fedloom.errors import ConfigError, MessageError
 from fedloom.federation.data import SOURCE, TARGET, FederatedData, Task
 from fedloom.federation.ragged import Ragged
-from fedloom.storage.tensors import name_of
-from fedloom.types import Message
 
 _AGREED = ("fedloom", "task", "shape", "classes", "targets", "features", "splits")
+_MOST_NUMBERS = 1 << 28  # of one row's features
+_MOST_AXES = 8
+_MOST_OUTPUTS = 1_000_000
+_MOST_SPLITS = 16
+_MOST_CLIENTS = 1 << 31
+_MOST_LETTERS = 200  # of the client's name, the data's, a split's
+_MOST_WORDS = 1000  # letters of a class, a target, a feature
 
 
 @checked(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
@@ -53,9 +62,14 @@ class Card:
         """For a message, or JSON."""
         return asdict(self)
 
+    @property
+    def form(self) -> str:
+        """All in which the nodes of a fleet agree."""
+        return json.dumps([getattr(self, what) for what in _AGREED])
+
     @staticmethod
-    def read(tree: Any) -> Card:
-        """The card in a message; MessageError when it is none."""
+    def read(tree: Any, rows: int = ROWS) -> Card:
+        """The card in a message; MessageError when it is none, or says what cannot be."""
         try:
             card = Card(**tree)
         except TypeError:
@@ -65,9 +79,32 @@ class Card:
             raise MessageError(
                 f"its description is none ({'.'.join(map(str, wrong['loc']))}: {wrong['msg']})"
             ) from None
-        if {"train", "test"} - set(card.sizes) or min(card.sizes.values()) < 0 or card.role not in (SOURCE, TARGET):
-            raise MessageError("its description is none (splits, sizes or role)")
+        card._refuse_impossible(rows)
         return card
+
+    def _refuse_impossible(self, rows: int) -> None:
+        if {"train", "test"} - set(self.sizes) or min(self.sizes.values()) < 0 or self.role not in (SOURCE, TARGET):
+            raise MessageError("its description is none (splits, sizes or role)")
+        if max(self.sizes.values()) > rows:
+            raise MessageError(
+                f"it says to have {max(self.sizes.values()):,} rows; at most {rows:,} are believed (rows)"
+            )
+        if len(self.shape) > _MOST_AXES or min(self.shape, default=1) < 1 or math.prod(self.shape) > _MOST_NUMBERS:
+            raise MessageError(f"its rows have the shape {_short(self.shape)}, which cannot be")
+        if not 1 <= self.outputs <= _MOST_OUTPUTS:
+            raise MessageError(
+                f"it has {_short(self.outputs)} outputs; at least 1 and at most {_MOST_OUTPUTS:,} can be"
+            )
+        if self.client is not None and not 0 <= self.client < _MOST_CLIENTS:
+            raise MessageError(f"its number {_short(self.client)} is none that a client can have")
+        if len(self.sizes) > _MOST_SPLITS or max(map(len, (self.classes, self.targets))) > _MOST_OUTPUTS:
+            raise MessageError("it has too many splits, classes or targets")
+        if len(self.features) > _MOST_NUMBERS:
+            raise MessageError("it has too many features")
+        if not self.name:
+            raise MessageError("its client has no name")
+        _refuse_odd([self.name, self.data, self.fedloom, *self.sizes], _MOST_LETTERS, ("Cc", "Cf", "Cs", "Zl", "Zp"))
+        _refuse_odd([*self.classes, *self.targets, *self.features], _MOST_WORDS, ("Cc", "Cs"))
 
     @staticmethod
     def of(data: FederatedData, client: int | None) -> Card:
@@ -95,6 +132,15 @@ class Card:
                     f"the node of {other.name!r} has {what} = {_short(theirs)}, but that of {self.name!r} has "
                     f"{_short(ours)}; all nodes of a fleet must agree"
                 )
+
+
+def _refuse_odd(texts: Sequence[str], letters: int, odd: Sequence[str]) -> None:
+    """MessageError for a name that is too long, or has what is no letter: it will stand in logs and in files."""
+    for text in texts:
+        if len(text) > letters:
+            raise MessageError(f"the name {_short(text)} has {len(text):,} letters; at most {letters} are taken")
+        if any(unicodedata.category(letter) in odd for letter in text):
+            raise MessageError(f"the name {_short(text)} has control characters")
 
 
 def described(cards: Sequence[Card]) -> FederatedData:
@@ -128,18 +174,6 @@ def _blank(card: Card) -> tuple[Tensor, Tensor]:
     """Features and targets of two rows in which everything is 0."""
     x = torch.zeros(2, *card.shape)
     return x, torch.zeros(2, dtype=torch.int64) if card.task == "classification" else torch.zeros(2, card.outputs)
-
-
-def refuse_other_form(like: Mapping[str, Tensor], reply: Message) -> None:
-    """MessageError when the tensors of a reply have other names, kinds or shapes than those that it must be like."""
-    for key in sorted({*like, *reply}):
-        ours, theirs = (_described(message.get(key)) for message in (like, reply))
-        if ours != theirs:
-            raise MessageError(f"the reply has another form than it must have: {key!r} is {theirs}, not {ours}")
-
-
-def _described(tensor: Tensor | None) -> str:
-    return "missing" if tensor is None else f"{name_of(tensor.dtype)} of shape {list(tensor.shape)}"
 
 
 def _short(value: object) -> str:

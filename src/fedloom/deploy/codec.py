@@ -20,7 +20,9 @@ from fedloom.storage.tensors import SAFETENSORS, from_bytes, name_of, to_bytes
 
 LIMIT = 8 << 30
 """Bytes that a message may have unless another limit is given."""
+_MOST_TEXT = 16 << 20  # characters of a message's numbers and words
 _MOST_ARRAYS = 10_000
+_MOST_AXES = 16
 _MOST_DEPTH = 8
 _ARRAYS, _REST = "arrays", "rest"
 _TENSOR, _NDARRAY = "fedloom.tensor", "fedloom.ndarray"
@@ -63,15 +65,30 @@ def decode(record: RecordDict, limit: int = LIMIT) -> Tree:
     size = len(text) + sum(len(array.data) for array in arrays.values())
     if size > limit or len(arrays) > _MOST_ARRAYS:
         raise MessageError(f"it has {size:,} bytes in {len(arrays):,} arrays; at most {limit:,} are taken")
+    if len(text) > _MOST_TEXT:
+        raise MessageError(f"its numbers and words have {len(text):,} characters; at most {_MOST_TEXT:,} are taken")
     try:
-        tree = json.loads(text)
+        tree = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise MessageError(f"its numbers and words cannot be read ({error})") from None
     if not isinstance(tree, dict):
         raise MessageError("it is no table of names")
+    _refuse_deep(tree)
     for path, array in arrays.items():
-        _place(tree, path, _decoded(path, array))
+        _place(tree, path, _decoded(path, array, limit))
     return tree
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _refuse_deep(value: Any, depth: int = 0) -> None:
+    if isinstance(value, dict | list):
+        if depth == _MOST_DEPTH:
+            raise MessageError(f"its tables and lists are more than {_MOST_DEPTH} deep")
+        for part in value.values() if isinstance(value, dict) else value:
+            _refuse_deep(part, depth + 1)
 
 
 def _without_arrays(tree: Tree, path: tuple[str, ...], arrays: dict[str, Array]) -> Tree:
@@ -97,17 +114,24 @@ def _encoded(tensor: Tensor, kind: str) -> Array:
     return Array(dtype=name, shape=tuple(tensor.shape), stype=kind, data=to_bytes(tensor).tobytes())
 
 
-def _decoded(path: str, array: Array) -> Any:
+def _decoded(path: str, array: Array, limit: int) -> Any:
     """The tensor, or NumPy array, that an array of the message is."""
     dtype = _DTYPES.get(array.dtype)
     if dtype is None or array.stype not in (_TENSOR, _NDARRAY):
         raise MessageError(f"{path!r} is of an unknown kind ({array.dtype!r}, {array.stype!r})")
+    if array.stype == _NDARRAY and dtype is torch.bfloat16:
+        raise MessageError(f"{path!r} is an array of NumPy's of {array.dtype}, which NumPy does not have")
     shape = tuple(array.shape)
+    if len(shape) > _MOST_AXES:
+        raise MessageError(f"{path!r} has {len(shape)} axes; at most {_MOST_AXES} are taken")
     if any(type(side) is not int or side < 0 for side in shape):
         raise MessageError(f"{path!r} has the shape {shape}")
     wanted = math.prod(shape) * dtype.itemsize
     if wanted != len(array.data):
         raise MessageError(f"{path!r} has {len(array.data):,} bytes; {wanted:,} make {shape} of {array.dtype}")
+    # Of an empty array torch multiplies the other sides all the same, which must not overflow.
+    if math.prod(max(side, 1) for side in shape) > limit:
+        raise MessageError(f"{path!r} has the shape {shape}, which is larger than any message")
     raw = np.frombuffer(bytearray(array.data), np.uint8)
     if dtype is torch.bool and raw.max(initial=0) > 1:
         raise MessageError(f"{path!r} has truth values that are neither 0 nor 1")

@@ -7,25 +7,28 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.channel import finite_rows
-from fedloom.deploy.card import refuse_other_form, sample
+from fedloom.deploy import reading
+from fedloom.deploy.card import sample
 from fedloom.deploy.codec import Tree, encode
-from fedloom.deploy.link import letter
+from fedloom.deploy.link import Reply, letter
 from fedloom.deploy.node import THETA, without_failures
 from fedloom.deploy.roster import Roster
+from fedloom.deploy.standing import Standing
 from fedloom.deploy.terms import Terms
-from fedloom.errors import ClientError, FedloomError, MessageError, RunError
+from fedloom.errors import FedloomError, RunError
 from fedloom.execution import Remote, Worker
 from fedloom.execution.room import Room
-from fedloom.execution.work import Evaluate, Evaluated, Measured, Memories, Trained, Turn, Work, as_tree
+from fedloom.execution.work import Evaluate, Memories, Trained, Turn, Work, as_tree
 from fedloom.federation.data import FederatedData
+from fedloom.federation.metrics import fidelity, loss_metric, metrics_for
 from fedloom.federation.ragged import Ints
+from fedloom.federation.randomness import Draw
 from fedloom.methods.method import ServerMethod
 from fedloom.types import Message
 
@@ -34,6 +37,8 @@ _KINDS = {"turn": "train", "evaluate": "evaluate", "measure": "query"}
 """What Flower calls messages with each kind of work."""
 _SPARE = 16 << 20  # bytes that a reply may have beside its tensors
 _FETCHED = 128 << 20  # bytes of replies that are fetched together
+_UNKNOWN = (FedloomError, ValueError, RuntimeError, KeyError, IndexError)
+"""What a method may raise where it is given made-up rows, or none: then nobody knows what would come of true ones."""
 
 
 class _Inbox:
@@ -61,12 +66,16 @@ class Fleet(Remote):
     def __init__(self, roster: Roster, terms: Terms) -> None:
         self.roster, self.link, self.terms = roster, roster.link, terms
         self.patience, self.tries = terms.deadline, terms.tries
+        self.standing = Standing(terms.strikes, terms.pause)
         self._begun: dict[str, Turn] = {}
+        self._late: dict[str, int] = {}
+        """The letters that were not answered in time, and to whom."""
         self.like: dict[str, Message] = {}
         """What a reply to each kind of work looks like: found with made-up rows, or the first that was there."""
 
     def open(self, worker: Worker) -> None:
         self.worker = worker
+        self._problem = worker.problem
         self.roster.save()
 
     def federation(self, data: FederatedData) -> FederatedData:
@@ -83,6 +92,8 @@ class Fleet(Remote):
         """Who of these is there, once they are so many."""
         until = time.monotonic() + self.terms.wait
         while len(found := self.online(candidates)) < needed:
+            if len(every := self._of(candidates, self.roster.here())) >= needed:
+                return every  # who is left out is asked before the run waits for others, or stops
             if time.monotonic() >= until:
                 raise RunError(
                     f"{len(found)} nodes are there, {needed} are needed (minimum), and no more came for "
@@ -93,7 +104,13 @@ class Fleet(Remote):
         return found
 
     def online(self, candidates: Ints) -> Ints:
-        return np.intersect1d(candidates, np.array(self.roster.here(), dtype=np.int64))
+        here = self.roster.here()
+        good = [client for client in here if not self.standing.left_out(client)]
+        return self._of(candidates, good if len(good) >= self.terms.minimum else here)
+
+    @staticmethod
+    def _of(candidates: Ints, there: list[int]) -> Ints:
+        return np.intersect1d(candidates, np.array(there, dtype=np.int64))
 
     def begin(self, shared: Message, works: Sequence[Turn]) -> list[str | None]:
         numbers = self.ask(shared, works)
@@ -101,13 +118,15 @@ class Fleet(Remote):
         return numbers
 
     def finished(self, numbers: Collection[str]) -> list[tuple[str, Trained]]:
-        self._begun = {number: self._begun[number] for number in numbers}  # nobody waits any more for the others
-        replies = self.link.receive(numbers, self.limit, self.at_once)
+        for number in self._begun.keys() - set(numbers):  # nobody waits any more for these
+            self._miss(self._begun.pop(number), number)
+        self._hear_of_the_late()
+        replies = self.link.receive(numbers, self.at_once)
         if not replies:
             self.link.pause()
         return [(number, self._trained(self._begun.pop(number), reply)) for number, reply in replies]
 
-    def _trained(self, part: Turn, reply: Tree | ClientError) -> Trained:
+    def _trained(self, part: Turn, reply: Reply) -> Trained:
         """A reply to a turn as a result, or what is wrong with it as one."""
         try:
             return Trained.joined([self.taken(part, reply)])
@@ -155,8 +174,12 @@ class Fleet(Remote):
         The replies with their places as they come, and None at last for those who have none.
         """
         needed = min(self.terms.minimum if parts and isinstance(parts[0], Turn) else 1, len(parts))
+        self._hear_of_the_late()
+        out = self._left_out(parts, needed)
+        for place in out:
+            inbox.faults[place] = self._named(parts[place], self.standing.why(int(parts[place].clients[0])))
         for attempt in range(1, self.terms.tries + 1):
-            missing = list(inbox.faults)
+            missing = [place for place in inbox.faults if attempt > 1 or place not in out]
             if attempt > 1:
                 still = needed - (len(parts) - len(missing))
                 self._there(np.array([parts[place].clients[0] for place in missing]), still)
@@ -166,8 +189,13 @@ class Fleet(Remote):
                 if number is not None:
                     inbox.waiting[number] = place
                     late = f"no reply within {self.terms.deadline:g} seconds"
+                    if int(parts[place].clients[0]) in self.standing.silent:
+                        late = "still no reply; it missed an earlier deadline, and nobody waits for it alone"
                     inbox.faults[place] = self._named(parts[place], late)
-            yield from self._collect(parts, inbox)
+            yield from self._collect(parts, inbox, needed)
+            for place, number in zip(missing, numbers, strict=True):
+                if number in inbox.waiting and place in inbox.faults:
+                    self._miss(parts[place], number)
             there = len(parts) - len(inbox.faults)
             if there >= needed:
                 for place, text in inbox.faults.items():
@@ -183,9 +211,42 @@ class Fleet(Remote):
             "goes on"
         )
 
-    def _collect(self, parts: Sequence[Work], inbox: _Inbox) -> Iterator[tuple[int, Any]]:
-        """The good replies to what was asked, of this try or an earlier one, until the deadline."""
-        for number, reply in self.link.wait(inbox.waiting, self.terms.deadline, self.limit, self.at_once):
+    def _left_out(self, parts: Sequence[Work], needed: int) -> set[int]:
+        """The places of those who are left out; nobody is where the others would be too few."""
+        online = self.link.nodes()
+        out = {place for place, part in enumerate(parts) if self.standing.left_out(int(part.clients[0]))}
+        others = [
+            part
+            for place, part in enumerate(parts)
+            if place not in out and self.roster.nodes.get(int(part.clients[0]), -1) in online
+        ]
+        return out if len(others) >= needed else set()
+
+    def _miss(self, part: Work, number: str) -> None:
+        """A client's reply did not come in time."""
+        client = int(part.clients[0])
+        self.standing.missed(client)
+        self._late[number] = client
+
+    def _hear_of_the_late(self) -> None:
+        """Who missed a deadline is waited for again once its reply has come after all."""
+        self._late = {number: client for number, client in self._late.items() if self.link.expects(number)}
+        for number, reply in self.link.receive(self._late, self.at_once):
+            if reply.message is not None and reply.message.has_content():
+                self.standing.silent.discard(self._late[number])
+
+    def _collect(self, parts: Sequence[Work], inbox: _Inbox, needed: int) -> Iterator[tuple[int, Any]]:
+        """The good replies to what was asked, of this try or an earlier one, until the deadline.
+
+        For those who missed the last one nobody waits longer than for the others, unless they are needed.
+        """
+        awaited = {n for n, place in inbox.waiting.items() if int(parts[place].clients[0]) not in self.standing.silent}
+
+        def enough() -> bool:
+            there = len(parts) - len(inbox.faults)
+            return bool(awaited) and not awaited & inbox.waiting.keys() and there >= needed
+
+        for number, reply in self.link.wait(inbox.waiting, self.terms.deadline, self.at_once, enough):
             place = inbox.waiting.pop(number)
             try:
                 result = self.taken(parts[place], reply)
@@ -214,41 +275,53 @@ class Fleet(Remote):
         """Bytes that a reply will have."""
         return max((sum(tensor.nbytes for tensor in like.values()) for like in self.like.values()), default=0)
 
-    def taken(self, part: Work, reply: Tree | ClientError) -> Any:
-        """What a reply says, if it is one; otherwise an error that says what is wrong with it."""
-        if isinstance(reply, ClientError):
-            raise reply
-        if isinstance(part, Turn):
-            return self._replied(part, reply)
+    def taken(self, part: Work, reply: Reply) -> Any:
+        """What a reply says, if it is one; otherwise a ClientError that says what is wrong with it."""
+        client = int(part.clients[0])
         try:
-            found = Evaluated(**reply) if isinstance(part, Evaluate) else Measured(**reply)
-        except TypeError:
-            raise MessageError("the reply is no reply to this question") from None
-        self._refuse_other(part, _flat(reply))
+            found = reading.read(reply, self.limit, lambda tree: self._valid(part, tree))
+        except FedloomError:
+            if reply.message is None or reply.message.has_content():
+                self.standing.failed(client)
+            else:  # it is Flower that says so: the node is gone
+                self.standing.missed(client)
+            raise
+        self.standing.replied(client)
         return found
 
-    def _refuse_other(self, part: Work, reply: Message) -> None:
-        """MessageError for a reply to a work of this kind that looks otherwise than all others."""
-        refuse_other_form(self.like.setdefault(part.kind, _blank(reply)), reply)
+    def _valid(self, part: Work, tree: Tree) -> Any:
+        """The reply to a work, all of it checked."""
+        like, card = self.like.get(part.kind), self.roster.cards[int(part.clients[0])]
+        found: Any
+        if isinstance(part, Turn):
+            method = self.worker.method
+            sums = isinstance(method, ServerMethod) and method.reduce == "sum"
+            found = reading.trained(tree, self.worker.channel, like, self._weight(part), sums, self.terms)
+        elif isinstance(part, Evaluate):
+            data = self.worker.problem.data
+            metrics = [*metrics_for(data.task, part.metrics, data.columns), loss_metric(self.worker.problem.loss)]
+            metrics += [] if part.reference is None else [fidelity(part.reference)]
+            labels = max(1, len(data.columns))
+            found = reading.evaluated(tree, metrics, card.sizes[part.split], labels, like, self.terms)
+        else:
+            found = reading.measured(tree, card.sizes["train"], like, self.terms)
+        if like is None:
+            self.like[part.kind] = reading.form(tree)
+        return found
 
-    def _replied(self, part: Turn, reply: Tree) -> Trained:
-        """The reply to a turn, as the engine wants it."""
-        wire, evaluations, figures = reply.get("wire"), reply.get("evaluations"), reply.get("figures", {})
-        if not _are_rows(wire) or not isinstance(evaluations, np.ndarray) or evaluations.dtype != np.int64:
-            raise MessageError("the reply is no reply to a turn")
-        if not _are_rows(figures):
-            raise MessageError("the reply's figures are no numbers")
-        if evaluations.shape != (1,) or evaluations[0] < 0:
-            raise MessageError("the reply does not say how many gradients it took")
-        self._refuse_other(part, _whole(wire, figures))
+    def _weight(self, part: Turn) -> Tensor | None:
+        """What a client's reply counts for, as far as it follows from the numbers of its rows; None: nobody knows."""
+        method, data = self.worker.method, self.roster.data()
+        if not isinstance(method, ServerMethod):
+            return None
+        if self._problem.data is not data:
+            self._problem = self.worker.problem.on(data)
         try:
-            arrived = self.worker.channel.receive(wire)
-        except (ValueError, RuntimeError, KeyError) as error:
-            raise MessageError(f"the reply cannot be decoded: {error}") from None
-        if not bool(finite_rows(wire).all() and arrived.finite.all()):
-            raise ClientError("the reply is not finite")
-        finite = torch.ones(1, dtype=torch.bool)
-        return Trained(arrived.reply, {}, arrived.bytes, evaluations, finite, figures)
+            return method.weight(
+                self._problem.client(part.clients, Draw(self.worker.seed, part.turn), round=part.round)
+            )
+        except _UNKNOWN:
+            return None
 
     def _look_ahead(self, shared: Message, part: Work) -> None:
         """Finds what a reply will look like: this client's work, done with two made-up rows, if that can be done."""
@@ -265,13 +338,10 @@ class Fleet(Remote):
             changes["memory"] = Memories(torch.zeros(1, dtype=torch.bool))
         try:
             found: Any = replace(part, **changes).done_by(replace(worker, problem=problem), shared)
-            whole = (
-                _whole(found.wire or {}, found.figures)
-                if isinstance(found, Trained)
-                else _flat(without_failures(found))
-            )
-            self.like[part.kind] = _blank(whole)
-        except (FedloomError, ValueError, RuntimeError, KeyError, IndexError) as error:
+            trained = isinstance(found, Trained)
+            tree = {"wire": found.wire or {}, "figures": found.figures} if trained else without_failures(found)
+            self.like[part.kind] = reading.form(tree)
+        except _UNKNOWN as error:
             log.warning("what a reply must look like is unknown until the first is there: %s", error)
 
     def _named(self, part: Work, why: str) -> str:
@@ -279,31 +349,3 @@ class Fleet(Remote):
         if isinstance(part, Turn):
             return f"client {label} failed in round {t + 1}: {why}"
         return f"client {label} was not {part.kind}d after round {t}: {why}"
-
-
-def _are_rows(message: Any) -> TypeGuard[Message]:
-    """Whether this is a message of one client, as columns of one row."""
-    return isinstance(message, dict) and all(
-        isinstance(value, Tensor) and value.dim() > 0 and len(value) == 1 for value in message.values()
-    )
-
-
-def _blank(message: Message) -> Message:
-    """A message that looks the same and holds no numbers."""
-    return {key: value.to("meta") for key, value in message.items()}
-
-
-def _whole(wire: Message, figures: Message) -> Message:
-    """All that has to have a certain form in a reply to a turn."""
-    return wire | {f"figures/{name}": figure for name, figure in figures.items()}
-
-
-def _flat(reply: Tree) -> Message:
-    """The tensors of a reply to a question, by their paths."""
-    flat: Message = {}
-    for key, value in reply.items():
-        for name, tensor in value.items() if isinstance(value, dict) else [("", value)]:
-            if not isinstance(tensor, Tensor):
-                raise MessageError("the reply is no reply to this question")
-            flat[f"{key}/{name}"] = tensor
-    return flat

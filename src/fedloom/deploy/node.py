@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import traceback
 from dataclasses import dataclass, field, replace
@@ -14,8 +15,10 @@ from flwr.app import RecordDict
 from fedloom.deploy.apps import EXPERIMENT
 from fedloom.deploy.card import Card
 from fedloom.deploy.codec import Tree, encode, unbundle
+from fedloom.deploy.link import NONCE
 from fedloom.deploy.memory import ContextKeeper, FileKeeper, Keeper
 from fedloom.deploy.rows import NodeConfig, alone, own_rows
+from fedloom.engine.sealing import rows_sha256
 from fedloom.errors import ConfigError, FedloomError, MessageError
 from fedloom.execution import Worker, one_thread
 from fedloom.execution.work import Evaluate, Evaluated, Measure, Measured, Memories, Turn, read_tree
@@ -31,7 +34,8 @@ _RUN = re.compile(r"[0-9a-f]{32}")
 
 def asks_who(content: RecordDict) -> bool:
     """Whether a message asks a node who it is, as it is asked when a run begins."""
-    return "own.rest" in content and content["own.rest"].get("json") == encode({"function": HELLO})["rest"]["json"]
+    own = content.config_records.get("own.rest")
+    return own is not None and json.loads(str(own["json"])).get("function") == HELLO
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +46,7 @@ class Node:
     config: NodeConfig
     state: RecordDict
     _workers: dict[int, Worker] = field(default_factory=dict, init=False)
+    _keepers: dict[str, Keeper] = field(default_factory=dict, init=False)
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -58,13 +63,17 @@ class Node:
         return encode(self._guarded(content))
 
     def _guarded(self, content: RecordDict) -> Tree:
+        bound: Tree = {}
         try:
             parts = unbundle(content)
+            own, shared = parts.get("own", {}), parts.get("shared", {})
+            bound = {NONCE: own[NONCE]} if NONCE in own else {}
             with one_thread():
-                return self._answer(parts.get("own", {}), parts.get("shared", {}))
+                return self._answer(own, shared) | bound
         except Exception as error:
             traceback.print_exc()
-            return {"error": str(error) if isinstance(error, FedloomError) else f"{type(error).__name__}: {error}"}
+            text = str(error) if isinstance(error, FedloomError) else f"{type(error).__name__}: {error}"
+            return {"error": text} | bound
 
     def _answer(self, tree: Tree, shared: Tree) -> Tree:
         function = tree.get("function")
@@ -77,6 +86,7 @@ class Node:
             raise MessageError(
                 f"the server asks for what no node does ({error!r}); use the same fedloom everywhere"
             ) from None
+        keeper = self._keeper(tree["run"])
         worker = self._worker(int(work.clients[0]))
         if isinstance(work, Evaluate) and THETA in shared:
             work, shared = replace(work, theta=shared[THETA]), {}
@@ -84,9 +94,9 @@ class Node:
             shared = worker.channel.take_down(shared)
             work = replace(work, own=worker.channel.take_down(work.own, stacked=True))
         if isinstance(work, Turn):
-            return self._turn(worker, shared, work, tree["run"])
+            return self._turn(worker, shared, work, keeper)
         assert isinstance(work, Evaluate | Measure)
-        found = replace(work, memory=self._recalled(work.memory, tree["run"])).done_by(worker, shared)
+        found = replace(work, memory=_recalled(work.memory, keeper)).done_by(worker, shared)
         return without_failures(found)
 
     def _worker(self, client: int) -> Worker:
@@ -97,34 +107,43 @@ class Node:
             self._workers[client] = worker
         return self._workers[client]
 
-    def _turn(self, worker: Worker, shared: Message, work: Turn, run: str) -> Tree:
+    def _turn(self, worker: Worker, shared: Message, work: Turn, keeper: Keeper) -> Tree:
         """A turn: the reply as it travels, and the memory after it kept beside the one before."""
-        recalled = replace(work, memory=self._recalled(work.memory, run), wire=True, drop=False)
+        recalled = replace(work, memory=_recalled(work.memory, keeper), wire=True, drop=False)
         found = worker.turn(shared, recalled)
         if work.memory is not None and bool(found.finite.all()):
             inbox = {**shared, **work.own}
             after = worker.settle(work.clients, work.turn, work.round, None, found, inbox)
             kept = {key: value[0].clone() for key, value in after.items()}
             turns = (_accepted(work.memory), _saved(work.memory))
-            self._keeper(run).offer(turns, work.turn, kept)
+            keeper.offer(turns, work.turn, kept)
         return {"wire": found.wire, "evaluations": found.evaluations, "figures": found.figures}
 
-    def _recalled(self, memory: Memories | None, run: str) -> Memories | None:
-        """The memory that the server's message refers to, as a worker wants it."""
-        if memory is None:
-            return None
-        own = self._keeper(run).recall(_accepted(memory))
-        return Memories(torch.tensor([own is not None]), {key: value[None] for key, value in (own or {}).items()})
-
     def _keeper(self, run: str) -> Keeper:
+        """What keeps the memory of a run, whose rows are those that it was begun with."""
+        if run not in self._keepers:
+            keeper = self._found(run)
+            keeper.begin()
+            self._keepers[run] = keeper
+        return self._keepers[run]
+
+    def _found(self, run: str) -> Keeper:
         if not _RUN.fullmatch(run):
             raise MessageError(f"the run is called {run[:40]!r}; use the same fedloom everywhere")
         place = self.config.get("state")
         if place is None:
-            return ContextKeeper(self.state)
+            return ContextKeeper(rows_sha256(self.rows), self.state)
         if not isinstance(place, str):
             raise ConfigError(f"the node's state = {place!r} is no folder; start it with --node-config \"state='DIR'\"")
-        return FileKeeper(Path(place), run)
+        return FileKeeper(rows_sha256(self.rows), Path(place), run)
+
+
+def _recalled(memory: Memories | None, keeper: Keeper) -> Memories | None:
+    """The memory that the server's message refers to, as a worker wants it."""
+    if memory is None:
+        return None
+    own = keeper.recall(_accepted(memory))
+    return Memories(torch.tensor([own is not None]), {key: value[None] for key, value in (own or {}).items()})
 
 
 def without_failures(found: Evaluated | Measured) -> Tree:

@@ -7,26 +7,30 @@ import logging
 import math
 import time
 import uuid
+from collections import Counter
 from pathlib import Path
 
 from fedloom.deploy.card import Card, described
 from fedloom.deploy.codec import Tree
 from fedloom.deploy.link import Link, letter
 from fedloom.deploy.node import HELLO
-from fedloom.errors import ClientError, ConfigError, FedloomError, RunError
+from fedloom.deploy.reading import clean, read
+from fedloom.deploy.terms import ROWS
+from fedloom.errors import ConfigError, FedloomError, RunError
 from fedloom.federation.data import SOURCE, FederatedData
 from fedloom.storage.files import guarded, write_json
 from fedloom.storage.folder import FLEET
 
 log = logging.getLogger("flwr")
 _HELLO_SECONDS = 600.0  # a node has so long to say who it is before it is asked again
+_HELLO_BYTES = 16 << 20  # that it may say so in
 
 
 class Roster:
     """The clients by number, and the nodes that they are on now. ``save`` keeps it in the run's folder."""
 
-    def __init__(self, link: Link, folder: Path) -> None:
-        self.link, self.path = link, folder / FLEET
+    def __init__(self, link: Link, folder: Path, rows: int = ROWS) -> None:
+        self.link, self.path, self.rows = link, folder / FLEET, rows
         self.run = uuid.uuid4().hex
         """What nodes know this run by: their memories belong to it."""
         self.cards: list[Card] = []
@@ -43,7 +47,7 @@ class Roster:
         with guarded(self.path):
             saved = json.loads(self.path.read_text())
         self.run = saved["run"]
-        self.cards = [Card.read(client) for client in saved["clients"]]
+        self.cards = [Card.read(client, self.rows) for client in saved["clients"]]
 
     def save(self) -> None:
         """Writes the numbers down."""
@@ -60,6 +64,7 @@ class Roster:
         until = time.monotonic() + seconds
         while (there := self._there()) < wanted:
             if time.monotonic() >= until:
+                self._refuse_unfit()
                 why = "".join(f"; {text}" for text in self.strangers.values())
                 raise RunError(
                     f"{there} of {wanted} nodes came within {seconds:g} seconds{why}; "
@@ -71,7 +76,7 @@ class Roster:
     def _there(self) -> int:
         """How many nodes are there, with those who have just said who they are."""
         self._look()
-        return len(self.here()) + len(self._new)
+        return len(self.here()) + len(self._new) - len(self._unfit())
 
     def here(self) -> list[int]:
         """The clients whose nodes are there now."""
@@ -100,24 +105,45 @@ class Roster:
             node = asked[number]
             del self._asked[node]
             try:
-                self._new[node] = self._card(reply)
+                self._new[node] = read(reply, _HELLO_BYTES, self._card)
             except FedloomError as error:
-                self.strangers[node] = f"node {node}: {error}"
-                log.warning("node %s cannot take part: %s", node, error)
+                self._refuse(node, str(error))
 
-    def _card(self, reply: Tree | ClientError) -> Card:
-        """What a node says of itself, if it can be of this fleet."""
-        if isinstance(reply, ClientError):
-            raise reply
-        card = Card.read(reply.get("card"))
+    def _card(self, tree: Tree) -> Card:
+        """What a node says of itself."""
+        card = Card.read(tree.get("card"), self.rows)
         if card.role == SOURCE and card.sizes["train"] == 0:
             raise ConfigError(f"the node of {card.name!r} has no training rows; give it some, or role='target'")
-        for other in (*self.cards[:1], *self._new.values()):
-            other.refuse_other(card)
-        taken = {self.cards[client].name for client in self.here()} | {new.name for new in self._new.values()}
-        if card.name in taken:
-            raise ConfigError(f"two nodes call themselves {card.name!r}; every client needs a name of its own")
         return card
+
+    def _unfit(self) -> dict[int, str]:
+        """Those of the new who cannot be of this fleet, and why.
+
+        They must be like the clients that are known, and, where there are none yet, like most: one node that says
+        nonsense of itself, or a name that others have, must not keep these out.
+        """
+        new = sorted(self._new.items())
+        forms = Counter(card.form for _, card in new)
+        known = self.cards[:1] or [card for _, card in new if forms[card.form] == max(forms.values())]
+        taken, unfit = {self.cards[client].name for client in self.here()}, dict[int, str]()
+        for node, card in new:
+            try:
+                known[0].refuse_other(card)
+                if card.name in taken:
+                    raise ConfigError(f"two nodes call themselves {card.name!r}; every client needs a name of its own")
+                taken.add(card.name)
+            except ConfigError as error:
+                unfit[node] = str(error)
+        return unfit
+
+    def _refuse_unfit(self) -> None:
+        for node, why in self._unfit().items():
+            del self._new[node]
+            self._refuse(node, clean(why))
+
+    def _refuse(self, node: int, why: str) -> None:
+        self.strangers[node] = f"node {node}: {why}"
+        log.warning("node %s cannot take part: %s", node, why)
 
     def _number(self) -> None:
         """Every new client gets the number of its name, or the next one: in a rehearsal by its own, else by name."""
@@ -126,6 +152,7 @@ class Roster:
             card = pair[1]
             return (math.inf if card.client is None else card.client, card.name)
 
+        self._refuse_unfit()
         names = [card.name for card in self.cards]
         for node, card in sorted(self._new.items(), key=place):
             if card.name not in names:

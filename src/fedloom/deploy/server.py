@@ -29,7 +29,7 @@ def serve(grid: Grid, experiment: Experiment, terms: Terms) -> Run:
     refuse(experiment)
     out, config = Path(terms.out), experiment.settings.values
     resume = _resumes(out, config, terms.force)
-    roster = Roster(Link(grid), out)
+    roster = Roster(Link(grid), out, terms.rows)
     if resume:
         roster.restore()
     roster.gather(terms.nodes, terms.wait)

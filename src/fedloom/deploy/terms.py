@@ -11,6 +11,9 @@ from pydantic.dataclasses import dataclass
 from fedloom.errors import ConfigError
 from fedloom.types import Count, Positive
 
+ROWS = 1_000_000_000
+"""Rows that a node may say to have in a split, unless another limit is given."""
+
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Terms:
@@ -28,6 +31,16 @@ class Terms:
     """Replies without which a round is void; then those who are missing are asked again."""
     tries: Count = 3
     """How often they are asked before the run stops."""
+    strikes: Count = 3
+    """Failures of a node, one after the other, after which it is left out …"""
+    pause: Positive = 600.0
+    """… for so many seconds, unless the others are fewer than ``minimum``."""
+    rows: Count = ROWS
+    """Rows that a node may say to have in a split: its reply counts for as much."""
+    norm: Positive = 1e6
+    """The largest norm of a tensor in a node's reply, before its weight. A longer one is refused."""
+    metric: Positive = 1e9
+    """The largest size of a metric without bounds of its own that a node may report."""
     memory: Positive = 0.5
     """Gigabytes of a round's replies that the server holds in memory; the rest waits on its disk, in ``out``."""
     force: bool = False
