@@ -37,6 +37,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items[number * share : number * share] = part
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs are signed by a key of the tests, not by the one of whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _global_random_states() -> Iterator[None]:
     ours, numpys, torchs = random.getstate(), np.random.get_state(), torch.get_rng_state()

@@ -31,6 +31,10 @@ class RunError(FedloomError):
     """A run's folder that is damaged, busy, or already there."""
 
 
+class Untrusted(RunError):
+    """A folder asks for code to be run, and the user is not known to have written it."""
+
+
 class Deserted(RunError):
     """No client will ever be there again, so there is nobody left to train on."""
 

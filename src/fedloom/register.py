@@ -21,6 +21,7 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, overload
 
+from fedloom import trust
 from fedloom.errors import ConfigError
 
 E = TypeVar("E")
@@ -92,11 +93,15 @@ class Register(Mapping[str, E]):
         del self._lines[name]
 
     def find(self, name: str) -> E:
-        """The one of that name, or the user's own by import path; an error that says what there is."""
+        """The one of that name, or the user's own by import path; an error that says what there is.
+
+        Which path is the user's own, and not that of a stranger's folder, ``fedloom.trust`` knows.
+        """
         if name in self:
             return self[name]
         if OWN not in name:
             raise ConfigError(f"there is no {self.kind} {name!r}; {self.hint(name)}")
+        trust.ask(name, f"import the {self.kind} {name!r}")
         module, _, attribute = name.partition(OWN)
         try:
             thing = getattr(importlib.import_module(module), attribute)

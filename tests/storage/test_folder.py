@@ -20,7 +20,7 @@ from fedloom.storage.store import MemoryStore
 def a_run(path):
     """A finished run with every file that fedloom writes."""
     with RunFolder.create(path) as run:
-        run.write_toml(CONFIG, {"seed": 1})
+        run.describe({"seed": 1})
         run.write_json("data.json", {})
         with History(run.file("history.jsonl")) as history:
             history.append({"round": 0})
@@ -222,7 +222,7 @@ def test_files_are_replaced_as_a_whole_and_read_back(tmp_path):
             assert run.read_json("summary.json") == value
         run.write_json("summary.json", {"a": torch.tensor(0.5), "b": math.nan})
         assert run.read_json("summary.json") == {"a": 0.5, "b": None}
-        run.write_toml(CONFIG, {"data": {"name": "digits"}})
+        run.describe({"data": {"name": "digits"}})
         assert tomllib.loads(run.read_text(CONFIG)) == {"data": {"name": "digits"}}
         with pytest.raises(RunError, match=r"summary\.json\.x\[0\] is of type object"):
             run.write_json("summary.json", {"x": [object()]})

@@ -9,7 +9,7 @@ import typer
 
 from fedloom.cli.display import make_console, make_table, plain_text, say
 from fedloom.cli.flags import Flags, overrides, with_flags
-from fedloom.cli.run import Sets
+from fedloom.cli.run import Sets, Trust
 from fedloom.storage.files import slug
 
 if TYPE_CHECKING:
@@ -29,11 +29,12 @@ def adapt(
     lr: Annotated[float | None, typer.Option(min=1e-300, help="Their step size.")] = None,
     support: Annotated[int | None, typer.Option(min=1, metavar="ROWS", help="Adapt on only so many rows.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the model is saved; beside the run.")] = None,
+    trust: Trust = False,
 ) -> None:
     """Adapt a run's model to one client by the method's own rule; say how good it was before, and is now."""
     from fedloom.experiment.adaptation import open_run
 
-    trained = open_run(run)
+    trained = open_run(run, trust=trust)
     done = trained.adapt(client, trained.read(overrides(flags, sets)), steps=steps, lr=lr, support=support)
     beside = run if run.name else run.resolve()
     done = done.save(out or beside.with_name(f"{run.resolve().name}-client-{slug(done.record['client'])}"))

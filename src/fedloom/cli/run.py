@@ -29,6 +29,8 @@ Force = Annotated[bool, typer.Option("--force", help="Replace what is in the fol
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say only the result.")]
 Report = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html at the end.")]
 
+Trust = Annotated[bool, typer.Option("--trust", help="Import what a folder names, though it is not signed by you.")]
+
 
 @with_flags()
 def run(
@@ -54,16 +56,20 @@ def resume(
     force_settings: Annotated[
         bool, typer.Option("--force-settings", help="Go on though settings, data or files were changed: written down.")
     ] = False,
+    trust: Trust = False,
     quiet: Quiet = False,
     report: Report = True,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends in the same bits as one that was not."""
     from fedloom.experiment import load_experiment
     from fedloom.storage.folder import CONFIG, RunFolder
+    from fedloom.storage.signature import reading
 
     RunFolder.open(folder, write=False)
-    experiment = load_experiment(folder / CONFIG, overrides(flags))
-    perform(experiment, folder, resume=True, force_settings=force_settings, quiet=quiet, report=report)
+    changes = overrides(flags)
+    with reading(folder, trust, [change.value for change in changes]):
+        experiment = load_experiment(folder / CONFIG, changes)
+        perform(experiment, folder, resume=True, force_settings=force_settings, quiet=quiet, report=report)
 
 
 def perform(experiment: Experiment | TaskSequence, folder: Path, *, quiet: bool, report: bool, **how: Any) -> None:

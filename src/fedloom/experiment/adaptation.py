@@ -26,6 +26,7 @@ from fedloom.federation.randomness import Draw
 from fedloom.methods import Method
 from fedloom.storage.folder import CONFIG, RunFolder
 from fedloom.storage.saved import SavedModel, open_saved
+from fedloom.storage.signature import reading
 from fedloom.storage.store import MemoryStore
 from fedloom.types import State
 
@@ -139,6 +140,7 @@ def adapt(
     lr: float | None = None,
     support: int | None = None,
     out: str | Path | None = None,
+    trust: bool = False,
 ) -> Adapted:
     """Fit a run's model to one client's few rows by the method's own rule, and say how good it is before and after.
 
@@ -149,6 +151,7 @@ def adapt(
     * ``steps``, ``lr``: how many steps, and how large; none: as in the run's own evaluation, or as the method adapts.
     * ``support``: the model is fitted to so many rows at most, drawn by the run's seed; none: to all.
     * ``out``: the folder that the model is saved into; none: it is not saved.
+    * ``trust``: import what the folder names by its path ("module:attribute"), though you have not signed it.
 
     The result has the adapted model and its metrics ``before`` and ``after``, on rows that it was not fitted to.
 
@@ -158,10 +161,12 @@ def adapt(
         adapted = fedloom.adapt(run, client=3, problem=problem, method=method, steps=1, lr=0.05)
         print(adapted.before["accuracy"], adapted.after["accuracy"])
     """
-    return open_run(run, problem, method).adapt(client, data, steps=steps, lr=lr, support=support, out=out)
+    return open_run(run, problem, method, trust).adapt(client, data, steps=steps, lr=lr, support=support, out=out)
 
 
-def open_run(run: str | Path | Run, problem: Problem | None = None, method: Method | None = None) -> Trained:
+def open_run(
+    run: str | Path | Run, problem: Problem | None = None, method: Method | None = None, trust: bool = False
+) -> Trained:
     """What the run's folder tells, or what the caller gives beside it."""
     folder = run.folder if isinstance(run, Run) else Path(run)
     if folder is None:
@@ -178,8 +183,9 @@ def open_run(run: str | Path | Run, problem: Problem | None = None, method: Meth
                 f"{saved.folder} was made from Python: its model and its data are not in the folder, so it cannot be "
                 "rebuilt; call fedloom.adapt(run, client, problem=…, method=…) there"
             )
-        experiment = Experiment.load(saved.folder / CONFIG)
-        problem, method = problem or experiment.problem(), method or experiment.method
+        with reading(saved.folder, trust):
+            experiment = Experiment.load(saved.folder / CONFIG)
+            problem, method = problem or experiment.problem(), method or experiment.method
     saved.refuse_other(problem.model)
     return Trained(problem, method, saved.state, saved.round, config.get("seed", 0), saved, experiment)
 

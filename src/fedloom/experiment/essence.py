@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from fedloom.errors import Untrusted
 from fedloom.experiment.forms import Form
 from fedloom.experiment.sections import SECTIONS, Top
 from fedloom.experiment.settings import Settings
@@ -60,6 +61,16 @@ def essence(values: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(table, dict) and new in table and _moved(section, table, old, new):
             table[old] = table.pop(new)
     return {key: value for key, value in found.items() if value not in ({}, []) and key != "execution"}
+
+
+def alike(there: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
+    """Whether the settings that are in a folder decide the same result as mine; those that name code which mine do not
+    are others.
+    """
+    try:
+        return essence(there) == essence(mine)
+    except Untrusted:
+        return False
 
 
 def _moved(section: str, table: Mapping[str, Any], old: str, new: str) -> bool:

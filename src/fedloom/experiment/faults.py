@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from fedloom.errors import ConfigError, FedloomError, Unfit
+from fedloom.errors import ConfigError, FedloomError, Unfit, Untrusted
 from fedloom.experiment.forms import Form
 from fedloom.experiment.settings import Settings
 from fedloom.experiment.words import value_text
@@ -63,6 +63,8 @@ class Faults:
         """An error inside the block is about the first of these keys that the user has set, else about the first."""
         try:
             yield
+        except Untrusted:
+            raise
         except FedloomError as error:
             written = [self._written(key) for key in keys]
             given = [key for key in written if self.settings.get(key) is not None]

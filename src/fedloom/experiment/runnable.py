@@ -10,9 +10,10 @@ from typing import Any
 
 from fedloom.engine.run import Progress, Run
 from fedloom.errors import RunError
-from fedloom.experiment.essence import essence
+from fedloom.experiment.essence import alike
 from fedloom.storage import toml
 from fedloom.storage.folder import CONFIG, SUMMARY
+from fedloom.trust import doubting
 
 
 class Runnable(ABC):
@@ -62,8 +63,10 @@ class Runnable(ABC):
         """
         if force or not (place / CONFIG).is_file():
             return {"force": force}
-        wanted = essence(tomllib.loads(toml.dumps(self.resolved())))
-        if all(essence(there) != wanted for there in self._settings_in(place)):
+        mine = tomllib.loads(toml.dumps(self.resolved()))
+        with doubting(place, "it is not what you ask for", [mine]):
+            same = any(alike(there, mine) for there in self._settings_in(place))
+        if not same:
             raise RunError(
                 f"{place} holds a run with other settings: choose another folder with --out, or begin anew with --force"
             )

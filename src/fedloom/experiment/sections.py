@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeVar
 
+from fedloom import trust
 from fedloom.channel import TRANSFORMS, Channel, Transform
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import FLEETS, Distribution, Fleet
@@ -38,6 +39,8 @@ FormOf = Callable[[Mapping[str, Any]], Form]
 ALL_UP_TO, DEFAULT_COUNT = 20, 10
 """Unless a number is given, everybody takes part in a round where clients are at most 20, and 10 of them otherwise."""
 SPLITS = ("train", "test", "support", "query", "test-support", "test-query")
+_OWN_CLUSTERS = (None, "local", "auto")
+"""Ray's addresses of a cluster that this user, or this machine, has named."""
 SEQUENCE = ("continual", "task")
 """Sections of a file with tasks in sequence."""
 
@@ -344,6 +347,8 @@ def read_execution(faults: Faults) -> Execution | None:
     read = _read_with_options("execution", values, own, TOLD, faults)
     if read is None:
         return None
+    if read["ray_address"] not in _OWN_CLUSTERS:
+        trust.ask(read["ray_address"], f"work on the Ray cluster at {read['ray_address']!r}")
     if read["ray_address"] is not None and read["executor"] == "auto":
         faults.add(("execution", "ray_address"), 'goes with executor = "ray"')
     return Execution(**read)

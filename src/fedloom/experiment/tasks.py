@@ -14,7 +14,7 @@ import numpy as np
 
 from fedloom.engine.continual import Lesson, Lessons
 from fedloom.engine.run import Run
-from fedloom.experiment.essence import essence
+from fedloom.experiment.essence import alike
 from fedloom.experiment.experiment import Experiment, Shelf, settings_in
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import Form, spoken
@@ -23,6 +23,7 @@ from fedloom.experiment.sections import SEQUENCE
 from fedloom.experiment.settings import Override, Overrides, Settings
 from fedloom.storage import toml
 from fedloom.storage.folder import CONFIG, SUMMARY
+from fedloom.trust import doubting
 from fedloom.types import Count, Key
 
 _HALVES = {"first half": (1, 2), "second half": (2, 2)}
@@ -176,9 +177,12 @@ def load_experiment(path: str | Path | None = None, overrides: Overrides = ()) -
 
 def _finished(folders: list[Path], config: dict[str, Any]) -> Path | None:
     """The first of the folders that has a finished run with these settings."""
-    wanted = essence(tomllib.loads(toml.dumps(config)))
-    done = (folder for folder in folders if (folder / SUMMARY).is_file())
-    return next((folder for folder in done if essence(Settings.read(folder / CONFIG).values) == wanted), None)
+    mine = tomllib.loads(toml.dumps(config))
+    for folder in folders:
+        with doubting(folder, "it is not what you ask for", [mine]):
+            if (folder / SUMMARY).is_file() and alike(Settings.read(folder / CONFIG).values, mine):
+                return folder
+    return None
 
 
 def _read_tasks(faults: Faults) -> list[TaskPlan]:

@@ -15,6 +15,7 @@ from fedloom.errors import RunError
 from fedloom.storage import checkpoint, lock, store, toml
 from fedloom.storage.closing import Closing
 from fedloom.storage.files import guarded, replacing, write_json
+from fedloom.storage.signature import SIGNATURE, signature_of
 from fedloom.storage.tensors import to_bytes
 
 CONFIG, DATA, HISTORY, SUMMARY, REPORT = "config.toml", "data.json", "history.jsonl", "summary.json", "report.html"
@@ -24,7 +25,9 @@ FLEET = "fleet.json"
 TASK = "task-"
 """How the folders of tasks in sequence begin; a number follows."""
 _CHECKPOINTS = (checkpoint.NEWEST, checkpoint.PREVIOUS, checkpoint.NEXT, checkpoint.DAMAGED)
-_OWN = (CONFIG, *_CHECKPOINTS, HISTORY, DATA, SUMMARY, REPORT, MATRIX, FLEET)
+_OWN = (CONFIG, SIGNATURE, *_CHECKPOINTS, HISTORY, DATA, SUMMARY, REPORT, MATRIX, FLEET)
+_BEFORE_A_RUN = {f"{CONFIG}.tmp", SIGNATURE, f"{SIGNATURE}.tmp"}
+"""What a kill can leave in a folder that is not a run yet."""
 
 
 def theta_sha256(vector: Tensor) -> str:
@@ -86,9 +89,13 @@ class RunFolder(Closing):
         """Writes a value as JSON; NaN and infinities, which JSON lacks, become null."""
         write_json(self.file(name), value)
 
-    def write_toml(self, name: str, table: dict[str, Any]) -> None:
-        """Writes a table as TOML."""
-        self.write_text(name, toml.dumps(table))
+    def describe(self, config: dict[str, Any]) -> None:
+        """Makes the folder a run: writes its settings, after the user's signature on them."""
+        text = toml.dumps(config)
+        signature = signature_of(text)
+        if signature is not None:
+            self.write_text(SIGNATURE, signature + "\n")
+        self.write_text(CONFIG, text)
 
     def read_text(self, name: str) -> str:
         """The text of a file."""
@@ -112,9 +119,8 @@ class RunFolder(Closing):
 
     def _clear(self, force: bool) -> None:
         """Removes the run that is here, if that is wanted."""
-        if not lock.content(self.path):
-            return
-        if not force:
+        there = set(lock.content(self.path))
+        if not force and not there <= _BEFORE_A_RUN:
             raise RunError(
                 f"{self.path} already holds a run: continue it with `fedloom resume {self.path}`, "
                 "choose another folder with --out, or replace it with --force."
