@@ -186,3 +186,21 @@ def test_every_kind_of_bar_has_a_look_of_its_own_and_a_colour_for_the_night():
 def test_the_picture_is_told_in_a_sentence():
     words = summary({"it": FleetTime.of(run_of(TWO_ROUNDS))})
     assert words == "What the first 2 clients did in simulated time. At work for so much of it: it 70%."
+
+
+@pytest.mark.parametrize("clients", [1, 5, 24])
+def test_of_a_very_long_run_few_jobs_are_kept_and_its_shares_are_the_same(clients, monkeypatch):
+    run = long_run(clients=clients, rounds=6000)
+    few = FleetTime.of(run)
+    monkeypatch.setattr("fedloom.report.fleet._AS_THEY_ARE", 10**9)
+    whole = FleetTime.of(run)
+    assert len(whole.jobs) == 6000 * clients - 3000
+    assert len(few.spans) < 4 * MOST_JOBS * 5 + 4 * 60 * clients
+    assert few.long
+    assert few.busy() == pytest.approx(whole.busy(), rel=1e-9)
+    np.testing.assert_allclose(few.shares(), whole.shares(), atol=1e-9)
+    for view in ("start", "end"):
+        since, until = few.part(view)
+        assert (since, until) == whole.part(view)
+        bars = [[(*vars(s).values(),) for s in t.spans if s.start < until and s.end > since] for t in (few, whole)]
+        assert sorted(bars[0]) == sorted(bars[1])

@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -165,6 +165,18 @@ class Lessons:
             return _Sequence(self, folder, progress, out is not None, force_settings).go()
 
 
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """What the history has of one task."""
+
+    rows: Sequence[Row]
+    """As the task's own run has them, which stay in its folder …"""
+    last: Row
+    """… but for the last, which has how good the model is on all tasks."""
+    before: Clocks
+    """What the tasks before took."""
+
+
 @dataclass(eq=False)
 class _Sequence:
     """The tasks of one sequence, and what is known of them so far."""
@@ -176,7 +188,7 @@ class _Sequence:
     force_settings: bool
     scores: list[list[Scores]] = field(default_factory=list)
     """First those of a fresh model, then those after each task; in each row one for each task."""
-    history: list[Row] = field(default_factory=list)
+    parts: list[_Part] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     clocks: Clocks = field(default_factory=Clocks)
 
@@ -201,7 +213,9 @@ class _Sequence:
             self._write()
         assert saved is not None
         summary = self._summary(saved.theta)
-        return Run(saved.theta, saved.state, self.history, summary, self._place, self.notes, self.matrix())
+        history = History.read(self.folder.file(HISTORY)).rows
+        rows = history if self.kept else list(history)
+        return Run(saved.theta, saved.state, rows, summary, self._place, self.notes, self.matrix())
 
     @property
     def _place(self) -> Path | None:
@@ -248,9 +262,8 @@ class _Sequence:
 
     def _take_in(self, place: Path, number: int) -> None:
         """A task's history after those of the tasks before it, with the clocks going on."""
-        rows = [_later(row, self.clocks) for row in History.read(place / HISTORY).rows]
-        rows = [row for row in rows if row["round"] > self.clocks.round or number == 0]
-        last = dict(rows[-1])
+        rows = History.read(place / HISTORY).rows
+        last = _later(rows[-1], self.clocks)
         judged = self.scores[number + 1]
         name = self.tasks[0].setting.evaluations[0].name
         others = {f"on {task.name}": judged[j][name] for j, task in enumerate(self.tasks)}
@@ -258,8 +271,16 @@ class _Sequence:
         average = {f"average_{matrix.metric}": {"weighted": matrix.average}}
         last["evaluation"] = {**last.get("evaluation", {}), **average}
         last["evaluations"] = {**last.get("evaluations", {}), **others}
-        self.history += [*({**row, "task": number + 1} for row in rows[:-1]), {**last, "task": number + 1}]
+        self.parts.append(_Part(rows, last, self.clocks))
         self.clocks = Clocks(**{key: last[key] for key in asdict(self.clocks)})
+
+    def _history(self) -> Iterator[Row]:
+        """The rows of all tasks so far."""
+        for number, part in enumerate(self.parts, start=1):
+            for at, row in enumerate(part.rows, start=1):
+                later = part.last if at == len(part.rows) else _later(row, part.before)
+                if later["round"] > part.before.round or number == 1:
+                    yield {**later, "task": number}
 
     def matrix(self) -> TaskMatrix:
         """The first evaluation's first metric on each task after each."""
@@ -283,7 +304,7 @@ class _Sequence:
             "scores": self.scores,
         }
         self.folder.write_json(MATRIX, described)
-        History.write(self.folder.file(HISTORY), self.history)
+        History.write(self.folder.file(HISTORY), self._history())
 
     def _summary(self, theta: Vector) -> dict[str, Any]:
         matrix, first = self.matrix(), self.tasks[0].setting

@@ -34,7 +34,7 @@ from fedloom.methods import Method, name_of
 from fedloom.storage import checkpoint
 from fedloom.storage.belonging import hashes
 from fedloom.storage.files import plain
-from fedloom.storage.folder import CONFIG, DATA, HISTORY, MATRIX, SUMMARY, RunFolder, theta_sha256
+from fedloom.storage.folder import DATA, HISTORY, MATRIX, SUMMARY, RunFolder, theta_sha256
 from fedloom.storage.history import History, Row, as_frame
 from fedloom.storage.saved import open_saved, refuse_other_model, shapes_of
 from fedloom.storage.seal import Seal, opened, sealed
@@ -78,8 +78,9 @@ class Run:
     """The server's model."""
     state: State
     """What the server keeps between rounds."""
-    history: list[Row]
-    """A row for each round, the first of them before any."""
+    history: Sequence[Row]
+    """A row for each round, the first of them before any. Those of a run that is kept in a folder stay on the disk, and
+    are read when they are asked for; ``list(run.history)`` has them all."""
     summary: dict[str, Any]
     """The run in one object, as summary.json has it."""
     folder: Path | None = None
@@ -99,8 +100,9 @@ def load_run(folder: str | Path, kept: bool = True) -> Run:
     path, saved = Path(folder), open_saved(folder)
     files = RunFolder(path, None)
     history, summary = History.read(path / HISTORY).rows, opened(files.read_json(SUMMARY))
+    rows = history if kept else list(history)
     matrix = TaskMatrix.read(files.read_json(MATRIX)) if (path / MATRIX).is_file() else None
-    return Run(saved.theta, saved.state, history, summary, path if kept else None, list(saved.notes), matrix)
+    return Run(saved.theta, saved.state, rows, summary, path if kept else None, list(saved.notes), matrix)
 
 
 def train(
@@ -255,7 +257,8 @@ class Prepared:
             walk.go()
             summary = walk.summary()
             found = [*said, *history.notes, walk.deserted, _missed(summary)]
-            return Run(engine.theta(), engine.state, history.rows, summary, place, [note for note in found if note])
+            notes = [note for note in found if note]
+            return Run(engine.theta(), engine.state, history.kept(), summary, place, notes)
 
     def _seal(self, saved: checkpoint.Checkpoint | None) -> Seal:
         """What the run belongs to; one that goes on keeps its name, and must have a model of the same shape."""
@@ -514,7 +517,7 @@ def run_folder(out: str | Path | None, force: bool, resume: bool, config: dict[s
     if resume:
         return RunFolder.open(out)
     folder = RunFolder.create(out, force)
-    folder.write_toml(CONFIG, config)
+    folder.describe(config)
     return folder
 
 

@@ -123,9 +123,10 @@ def thin(count: int, limit: int = LIMIT) -> NDArray[np.int64]:
 
 def _curves(groups: Sequence[Group], reads: dict[str, dict[str, Read]]) -> Curves:
     every = [read for statistics in reads.values() for read in statistics.values()]
-    tables = [_table(group, every) for group in groups]
-    thinned = any(len(rounds) > LIMIT for rounds, _ in tables)
-    tables = [([rounds[at] for at in thin(len(rounds))], by_run) for rounds, by_run in tables]
+    rounds = [_rounds(group, every) for group in groups]
+    thinned = any(len(each) > LIMIT for each in rounds)
+    shown = [[each[at] for at in thin(len(each))] for each in rounds]
+    tables = [_table(group, each, every) for group, each in zip(groups, shown, strict=True)]
     lines = {}
     for name, statistics in reads.items():
         found = {key: tuple(_line(table, read) for table in tables) for key, read in statistics.items()}
@@ -140,12 +141,23 @@ def _curves(groups: Sequence[Group], reads: dict[str, dict[str, Read]]) -> Curve
 Table = tuple[list[int], list[dict[int, Row]]]
 
 
-def _table(group: Group, reads: Sequence[Read]) -> Table:
-    """The rounds in which any run of the group has any of the values, and each run's rows by round."""
+def _rounds(group: Group, reads: Sequence[Read]) -> list[int]:
+    """The rounds in which any run of the group has any of the values."""
+    rows = (row for run in group.runs for row in run.history)
+    return sorted({row["round"] for row in rows if _has(row, reads)})
+
+
+def _table(group: Group, rounds: list[int], reads: Sequence[Read]) -> Table:
+    """Some of these rounds, and each run's rows of them that have a value: few of a long history."""
+    shown = set(rounds)
     by_run = [
-        {row["round"]: row for row in run.history if any(read(row) is not None for read in reads)} for run in group.runs
+        {row["round"]: row for row in run.history if row["round"] in shown and _has(row, reads)} for run in group.runs
     ]
-    return sorted(set().union(*by_run)), by_run
+    return rounds, by_run
+
+
+def _has(row: Row, reads: Sequence[Read]) -> bool:
+    return any(read(row) is not None for read in reads)
 
 
 def _values(table: Table, read: Read) -> Array:
@@ -204,17 +216,29 @@ def _total(*clocks: str) -> Read:
 
 def participation(group: Group) -> dict[str, Array] | None:
     """Clients a round by what became of them, mean over repeats; None when every selected one was accepted."""
-    by_run = [{row["round"]: row for row in run.history if row["round"] > 0} for run in group.runs]
-    rounds = sorted(set().union(*by_run))
-    fates = {fate: _values((rounds, by_run), _total(fate)) for fate in ("selected", *FATES)}
+    counted = ("selected", *FATES)
+    by_run = [_numbers_of(run, ("round", *counted)) for run in group.runs]
+    by_run = [table[table[:, 0] > 0] for table in by_run]
+    rounds = np.unique(np.concatenate([table[:, 0] for table in by_run]))
+    found = np.full((len(by_run), len(rounds), len(counted)), np.nan)
+    for at, table in enumerate(by_run):
+        found[at, np.searchsorted(rounds, table[:, 0])] = table[:, 1:]
+    fates = {fate: found[:, :, at] for at, fate in enumerate(counted)}
     selected, accepted = fates.pop("selected"), fates["accepted"]
     missed = [selected - accepted, *(values for fate, values in fates.items() if fate != "accepted")]
     if not any((values > 0).any() for values in missed):
         return None
-    means = {"round": np.array(rounds, dtype=np.float64)}
+    means = {"round": rounds}
     means |= {fate: np.nan_to_num(over_runs(np.nanmean, values)) for fate, values in fates.items()}
     bins = np.array_split(np.arange(len(rounds)), min(len(rounds), 150))
     return {name: np.array([values[part].mean() for part in bins]) for name, values in means.items()}
+
+
+def _numbers_of(run: RunRecord, names: Sequence[str]) -> Array:
+    """Shape (rows, names): these numbers of every row of the history, NaN where it lacks one; 8 bytes each."""
+    values = (number(row.get(name)) for row in run.history for name in names)
+    found = np.fromiter((math.nan if value is None else value for value in values), np.float64).reshape(-1, len(names))
+    return np.where(np.isfinite(found), found, np.nan)
 
 
 @dataclass(frozen=True)

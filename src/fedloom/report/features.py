@@ -21,10 +21,12 @@ MOST_COLUMNS = 256
 
 def feature_table(run: RunRecord) -> tuple[list[str], list[int], np.ndarray[Any, Any]] | None:
     """The input columns, some rounds, and the values: shape (columns, rounds). None where nothing was measured."""
-    rows = [row for row in run.history if any(name.startswith(FEATURE) for name in section(row, "measures"))]
-    if not rows:
+    places = [
+        at for at, row in enumerate(run.history) if any(name.startswith(FEATURE) for name in section(row, "measures"))
+    ]
+    if not places:
         return None
-    rows = [rows[at] for at in thin(len(rows), STEPS)]
+    rows = [run.history[places[at]] for at in thin(len(places), STEPS)]
     names = list(dict.fromkeys(name for row in rows for name in row["measures"] if name.startswith(FEATURE)))
     names = [names[at] for at in thin(len(names), MOST_COLUMNS)]
     values = np.array([[number(row["measures"].get(name)) for row in rows] for name in names], dtype=np.float64)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,8 @@ _LOOKS = {
 }
 """Colour, pattern and thickness."""
 _BINS = 60
+_AS_THEY_ARE = 4 * MOST_JOBS
+"""So many jobs at either end of a run are known one by one."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class FleetTime:
     def of(run: RunRecord) -> FleetTime | None:
         """As the history tells; None where no time passed or no job is known."""
         until = run.clock("simulated_seconds") or 0.0
-        told = [span for span in (*_jobs(run), *_absences(run, until)) if span.end > span.start]
+        told = [*_few(_jobs(run), until), *_few(_absences(run, until), until)]
         clients = sorted({span.client for span in told})[:MOST_CLIENTS]
         if not any(span.kind != AWAY for span in told):
             return None
@@ -187,6 +190,41 @@ def _absences(run: RunRecord, until: float) -> Iterable[Span]:
     for row in run.history:
         for client, start, end in row.get("away") or ():
             yield Span(client, float(start), until if end is None else min(float(end), until), AWAY)
+
+
+def _few(spans: Iterable[Span], until: float) -> Iterable[Span]:
+    """The first and the last of these as they are. Of very many, those between, of which only the share of the time is
+    shown, are one for each client and part of the run, which is as long as they are together.
+    """
+    last: deque[Span] = deque()
+    between: dict[tuple[int, int], Span] = {}
+    width = until / _BINS
+    for count, span in enumerate(span for span in spans if span.end > span.start):
+        if count < _AS_THEY_ARE:
+            yield span
+            continue
+        last.append(span)
+        if len(last) <= _AS_THEY_ARE:
+            continue
+        past = last.popleft()
+        if past.end - past.start > width:  # there are few of these
+            yield past
+            continue
+        for part, piece in _cut(past, width):
+            before = between.get((past.client, part))
+            longer = piece if before is None else replace(before, end=before.end + piece.end - piece.start)
+            between[past.client, part] = longer
+    yield from between.values()
+    yield from last
+
+
+def _cut(span: Span, width: float) -> Iterable[tuple[int, Span]]:
+    """A span by the number of the part of the run that it is in; in two where it goes on in the next part."""
+    part = int(span.start // width)
+    border = (part + 1) * width
+    if span.end <= border:
+        return [(part, span)]
+    return [(part, replace(span, end=border)), (part + 1, replace(span, start=border))]
 
 
 def _gaps(spans: Sequence[Span], until: float) -> Iterable[Span]:

@@ -11,13 +11,17 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 from fedloom.errors import RunError
 from fedloom.storage.belonging import misfits
+from fedloom.storage.files import guarded
+from fedloom.storage.rows import Rows
 from fedloom.storage.seal import CHAIN
 
 HISTORY = "history.jsonl"
@@ -31,7 +35,8 @@ class RunRecord:
     config: dict[str, Any]
     config_text: str
     data: dict[str, Any]
-    history: tuple[dict[str, Any], ...]
+    history: Sequence[dict[str, Any]]
+    """The rows by their rounds; they stay in their file, and are read when they are asked for."""
     summary: dict[str, Any]
     matrix: dict[str, Any] = field(default_factory=dict)
     """Of tasks in sequence: how good the model was on each task after each."""
@@ -77,7 +82,7 @@ class RunRecord:
             return sum(int(task.get("rounds", rounds)) for task in tasks)
         return rounds if isinstance(rounds, int) else None
 
-    @property
+    @cached_property
     def asynchronous(self) -> bool:
         """Whether the server took replies as they arrived; else it waited for all in every round."""
         name = self.summary.get("schedule") or section(self.config, "schedule").get("name")
@@ -90,10 +95,10 @@ class RunRecord:
         metric, value = told.get("metric", planned.get("metric")), number(told.get("value", planned.get("target")))
         return (metric, value) if isinstance(metric, str) and value is not None else None
 
-    @property
+    @cached_property
     def metrics(self) -> tuple[str, ...]:
         """The names of everything that was evaluated, the loss last; the first is the run's primary metric."""
-        tables = (section(self.summary, "spread"), *map(evaluations, self.history))
+        tables = chain([section(self.summary, "spread")], map(evaluations, self.history))
         return tuple(primary_first(dict.fromkeys(name for table in tables for name in table)))
 
     def final(self, metric: str, statistic: str = "weighted") -> float | None:
@@ -254,25 +259,44 @@ def _parse_toml(path: Path, text: str) -> dict[str, Any]:
         raise RunError(f"{path}, line {line}: damaged: {str(error).split(' (at ')[0]}. {_REMEDY}") from error
 
 
-def _read_history(path: Path, *, complete: bool) -> tuple[dict[str, Any], ...]:
+def _read_history(path: Path, *, complete: bool) -> Rows:
     """The rows in order of their rounds. A last line cut short by a kill is dropped unless the run had finished."""
-    lines = (_read_text(path) or "").split("\n")
-    by_round: dict[int, dict[str, Any]] = {}
-    for at, text in enumerate(lines, 1):
-        if text.strip():
+    found, rounds, end = Rows(path, _row), list[int](), 0
+    with guarded(path), open(path, "rb") as file:
+        for at, line in enumerate(file, 1):
+            start, end = end, end + len(line)
+            if not line.strip():
+                continue
             try:
-                row = _parse_row(path, text, at)
+                row = _parse_row(path, line, at)
             except RunError:
-                if complete or at < len(lines):
+                if complete or line.endswith(b"\n"):
                     raise
                 break
-            by_round[row["round"]] = row
-    return tuple(by_round[index] for index in sorted(by_round))
+            found.add(start, end)
+            rounds.append(row["round"])
+    last = {round: place for place, round in enumerate(rounds)} if _jumps(rounds) else None
+    return found.kept() if last is None else found.ordered(last[round] for round in sorted(last)).kept()
 
 
-def _parse_row(path: Path, text: str, line: int) -> dict[str, Any]:
-    row = _parse_object(path, text, line)
+def _jumps(rounds: Sequence[int]) -> bool:
+    """Whether a round does not come after the one before."""
+    return any(later <= earlier for earlier, later in pairwise(rounds))
+
+
+def _parse_row(path: Path, line: bytes, at: int) -> dict[str, Any]:
+    try:
+        row = _parse_object(path, line.decode(), at)
+    except UnicodeDecodeError as error:
+        raise RunError(f"{path}, line {at}: damaged: not text in UTF-8. {_REMEDY}") from error
     value = number(row.get("round"))
     if value is None or not math.isfinite(value) or value < 0 or value != int(value):
-        raise RunError(f'{path}, line {line}: damaged: "round" is not a whole number. {_REMEDY}')
-    return {key: part for key, part in row.items() if key != CHAIN}
+        raise RunError(f'{path}, line {at}: damaged: "round" is not a whole number. {_REMEDY}')
+    return row
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    """A line that was found to be a row before."""
+    row: dict[str, Any] = json.loads(line)
+    row.pop(CHAIN, None)
+    return row

@@ -9,8 +9,9 @@
 * ``tables`` holds those rows in RAM, within a limit.
 * ``segments`` holds them on the disk, in files that are written once.
 * ``store`` is the memories of all clients in both, and opens the newest state of a folder that is whole.
+* ``signature`` is the user's, on the settings of his runs.
 * ``lock`` lets one process write into a folder, and marks it as fedloom's.
-* ``history`` is the row of each round, as JSON lines.
+* ``history`` is the row of each round, as JSON lines; ``rows`` reads those that are asked for.
 * ``folder`` is the folder of a run: its files, made once, written by the holder of its lock.
 * ``seal`` is what a run belongs to: settings, data, model, and a name of its own.
 * ``belonging`` says which files of a folder do not fit, to one who only looks.

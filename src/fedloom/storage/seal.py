@@ -12,7 +12,7 @@ import json
 import re
 import textwrap
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,14 +80,14 @@ def link(before: str, row: Mapping[str, Any]) -> str:
     return hashlib.sha256(before.encode() + json.dumps(row).encode()).hexdigest()[:16]
 
 
-def unlinked(rows: Sequence[Mapping[str, Any]], links: Sequence[str | None], run: str | None) -> int | None:
-    """The first line of a history that does not follow from those before it, counted from 1; None: all do.
+def unlinked(rows: Iterable[tuple[Mapping[str, Any], str | None]], run: str | None) -> int | None:
+    """The first row, of rows with their links, that does not follow from those before it, counted from 1; None: all do.
 
     Lines that an older fedloom wrote, before any with a link, have none. Where the run's name is not known (None) the
     first link is taken as it is.
     """
     head, begun = run, False
-    for number, (row, found) in enumerate(zip(rows, links, strict=True), start=1):
+    for number, (row, found) in enumerate(rows, start=1):
         if found is None and begun:
             return number
         head = found if head is None else link(head, row)
