@@ -21,8 +21,8 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, overload
 
-from fedloom import trust
 from fedloom.errors import ConfigError
+from fedloom.trust import refuse_strangers
 
 E = TypeVar("E")
 X = TypeVar("X")
@@ -101,7 +101,7 @@ class Register(Mapping[str, E]):
             return self[name]
         if OWN not in name:
             raise ConfigError(f"there is no {self.kind} {name!r}; {self.hint(name)}")
-        trust.ask(name, f"import the {self.kind} {name!r}")
+        refuse_strangers(name, f"import the {self.kind} {name!r}")
         module, _, attribute = name.partition(OWN)
         try:
             thing = getattr(importlib.import_module(module), attribute)

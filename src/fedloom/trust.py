@@ -38,7 +38,7 @@ def doubting(folder: Path, why: str, given: Iterable[Any] = ()) -> Iterator[None
         _DOUBT.reset(token)
 
 
-def ask(name: str, deed: str) -> None:
+def refuse_strangers(name: str, deed: str) -> None:
     """Before something is done that runs code which ``name`` chooses: refuse it where a stranger may have named it."""
     doubt = _DOUBT.get()
     if doubt is None or name in doubt.given:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeVar
 
-from fedloom import trust
 from fedloom.channel import TRANSFORMS, Channel, Transform
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import FLEETS, Distribution, Fleet
@@ -31,6 +30,7 @@ from fedloom.federation.streams import Stream
 from fedloom.methods import REGISTER, Method, lookup
 from fedloom.methods.method import inner_methods
 from fedloom.register import OWN, Register
+from fedloom.trust import refuse_strangers
 from fedloom.types import Count, Fraction, Key, NonNegative
 
 T = TypeVar("T")
@@ -348,7 +348,7 @@ def read_execution(faults: Faults) -> Execution | None:
     if read is None:
         return None
     if read["ray_address"] not in _OWN_CLUSTERS:
-        trust.ask(read["ray_address"], f"work on the Ray cluster at {read['ray_address']!r}")
+        refuse_strangers(read["ray_address"], f"work on the Ray cluster at {read['ray_address']!r}")
     if read["ray_address"] is not None and read["executor"] == "auto":
         faults.add(("execution", "ray_address"), 'goes with executor = "ray"')
     return Execution(**read)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from fedloom.errors import RunError
 from fedloom.storage.closing import Closing
 from fedloom.storage.files import guarded, plain, replacing
-from fedloom.storage.rows import Row, Rows
+from fedloom.storage.rows import Row as Row
+from fedloom.storage.rows import Rows
 from fedloom.storage.seal import CHAIN, link, unlinked
 
 if TYPE_CHECKING:
