@@ -286,7 +286,7 @@ def _jumps(rounds: Sequence[int]) -> bool:
 
 def _parse_row(path: Path, line: bytes, at: int) -> dict[str, Any]:
     try:
-        row = _parse_object(path, line.decode(), at)
+        row = _parse_object(path, line.decode().rstrip("\n"), at)
     except UnicodeDecodeError as error:
         raise RunError(f"{path}, line {at}: damaged: not text in UTF-8. {_REMEDY}") from error
     value = number(row.get("round"))
