@@ -58,6 +58,13 @@ def test_the_scripts_are_sound_shell(project: Path) -> None:
     assert os.access(project / "node.sh", os.X_OK)
 
 
+def test_nothing_of_a_project_is_open_to_other_users(project: Path) -> None:
+    modes = {path: path.stat().st_mode & 0o777 for path in (project, *project.rglob("*"))}
+    scripts = {project / name for name in ("server.sh", "run.sh", "node.sh")}
+    assert {mode for path, mode in modes.items() if path.is_dir() or path in scripts} == {0o700}
+    assert {mode for path, mode in modes.items() if path.is_file() and path not in scripts} == {0o600}
+
+
 def test_a_folder_with_something_in_it_is_left_alone(project: Path) -> None:
     before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
     done = CliRunner().invoke(app, ["deploy", "init", str(project)])

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +21,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from flwr.cli.build import build_fab_from_disk
 from typer.testing import CliRunner
 
 import truths
@@ -25,12 +29,15 @@ from fedloom.cli import app
 from fedloom.deploy import Terms
 from fedloom.deploy.federation import HOST, Federation, free_port
 from fedloom.deploy.project import write_app
-from fedloom.deploy.security import make_certificates, make_node_key
+from fedloom.deploy.security import make_certificates, make_node_key, private_folder
+from fedloom.errors import RunError
 from fedloom.experiment import Experiment
 from fedloom.storage import toml
 from fedloom.storage.seal import opened
 
 SECONDS = 600.0
+NOBODY = 65534
+root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user of the machine")
 
 
 def until(what: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
@@ -81,8 +88,94 @@ def test_a_rehearsal_that_is_interrupted_leaves_no_process_and_goes_on_in_the_sa
 
 
 @pytest.fixture
-def federation(tmp_path: Path) -> Federation:
-    return Federation(tmp_path / "federation")
+def federation() -> Iterator[Federation]:
+    """A federation in a place that every user of the machine can enter: it has to close its own doors."""
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        yield Federation(Path(place) / "federation")
+
+
+def open_to_others(folder: Path) -> list[str]:
+    """What other users of the machine may read, enter or change, of a folder and all that is below it."""
+    found = {path: path.lstat().st_mode for path in (folder, *folder.rglob("*"))}
+    return [str(path) for path, mode in found.items() if mode & 0o077 and not stat.S_ISLNK(mode)]
+
+
+INTRUDER = """
+import json, os, sys
+import httpx
+from flwr.common.serde import fab_to_proto
+from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+
+given = json.load(sys.stdin)
+
+def came_of(call, *words):
+    try:
+        return str(call(*words))
+    except httpx.HTTPStatusError as error:
+        return error.response.status_code
+    except (OSError, httpx.TransportError) as error:
+        return type(error).__name__
+
+version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
+control = ControlHttpClient.from_server_address(given["link"], False, given["authority"].encode(), [version])
+fab = Fab("", bytes.fromhex(given["app"]), {})
+found = {
+    "start": came_of(control.StartRun, StartRunRequest(fab=fab_to_proto(fab))),
+    "list": came_of(control.ListRuns, ListRunsRequest()),
+    "register": came_of(control.RegisterNode, RegisterNodeRequest(public_key=b"mine")),
+}
+kinds = ["flwr-serverapp", "flwr-clientapp"]
+for name, address in given["runtimes"].items():
+    others = [version, RuntimeTokenHttpInterceptor("0" * 64)]
+    runtime = RuntimeHttpClient(f"https://{address}", interceptors=others, verify=False)
+    found[f"acquire {name}"] = came_of(runtime.AcquireTask, AcquireTaskRequest(supported_task_types=kinds))
+    found[f"pull {name}"] = came_of(runtime.PullTaskInput, PullTaskInputRequest())
+for path in given["paths"]:
+    found[path] = came_of(os.listdir if os.path.isdir(path) else lambda path: open(path, "rb").read(), path)
+print(json.dumps([os.getuid(), found]))
+"""
+
+
+def _intruder(federation: Federation, app: Path) -> None:
+    """Somebody else on this machine, who has the certificate and an app, tries every door while a run is under way."""
+    runtimes = {"superlink": federation.address}
+    for name in ("node-0", "node-1"):
+        words = federation.processes[name].cmdline()
+        runtimes[name] = f"{HOST}:{words[words.index('supernode') + 2]}"
+    paths = [federation.folder, *(path for path in federation.folder.rglob("*") if path.is_file())]
+    given = {
+        "link": federation.address,
+        "authority": federation.certificates.authority.read_text(),
+        "app": build_fab_from_disk(app).hex(),
+        "runtimes": runtimes,
+        "paths": [str(path) for path in paths],
+    }
+    other: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+    if not other:
+        given["paths"] = []  # what is ours we can read; the modes of files are looked at below
+    said = subprocess.run(
+        [sys.executable, "-P", "-c", INTRUDER],
+        **other,
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        cwd="/",
+        timeout=SECONDS,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    user, found = json.loads(said.stdout)
+    assert user == (NOBODY if other else os.geteuid())
+    assert {name: came for name, came in found.items() if came not in (401, "PermissionError")} == {}
+    tasks = [words for words in at_work(federation.folder) if "app" in words]
+    assert any("flwr-serverapp" in words for words in tasks)
+    assert not [words for words in tasks if re.search(r"--token|[0-9a-f]{32}", " ".join(words))]
 
 
 def app_of(folder: Path, method: str, **terms: Any) -> tuple[Path, Path]:
@@ -114,6 +207,7 @@ def test_one_truth_whatever_happens_to_the_server_and_to_strangers(tmp_path: Pat
         place, out = app_of(tmp_path, "fedavg", minimum=2)
         federation.run(place)
         until(lambda: rounds(out) == 1, federation.processes["superlink"])
+        _intruder(federation, place)
         federation.kill("superlink")
         federation.start_link()
         _strangers(federation, tmp_path)
@@ -122,7 +216,13 @@ def test_one_truth_whatever_happens_to_the_server_and_to_strangers(tmp_path: Pat
         place, out = app_of(tmp_path, "aso-fed")
         ends["aso-fed"] = done(federation, federation.run(place), out)
         assert (out / "report.html").is_file()
-    until(lambda: not at_work(tmp_path))
+        (place / "fleet_app.py").write_text("raise SystemExit('this must never be run')\n")
+        run = federation.start(place)
+        until(lambda: federation.outcome(run) is not None, federation.processes["superlink"])
+        assert "so nothing of it was run" in str(federation.outcome(run))
+        for folder in (federation.folder, place, out, *tmp_path.glob("state-*")):
+            assert open_to_others(folder) == []
+    until(lambda: not at_work(tmp_path) and not at_work(federation.folder))
     for method, end in ends.items():
         expected = truths.summary(tmp_path, method)
         assert end["executor"] == "flower"
@@ -182,8 +282,10 @@ def test_the_scripts_of_a_project_run_a_fleet_without_a_node_that_was_killed_and
         where = {"SUPERLINK": f"{HOST}:{port}", "NODE_PORT": str(free_port())}
         return scripts(host / "node.sh", name, str(host / "rows.csv"), **where)
 
-    server = scripts(fleet / "server.sh", HOST=HOST, PORT=port)
+    server = scripts(fleet / "server.sh", PORT=port)
     until(lambda: _listens(int(port)), server)
+    listening = [at for at in psutil.Process(server.pid).net_connections() if at.status == psutil.CONN_LISTEN]
+    assert {at.laddr.ip for at in listening} == {"127.0.0.1"}
     drawn = np.random.default_rng(1).normal(size=(3, 30, 3))
     nodes = {name: start_node(name, rows) for name, rows in zip(names[:2], drawn[:2], strict=True)}
     run = scripts(fleet / "run.sh", "--run-config", "nodes=2 deadline=20.0", PORT=port)
@@ -199,6 +301,10 @@ def test_the_scripts_of_a_project_run_a_fleet_without_a_node_that_was_killed_and
     assert all(text.startswith("client oslo ") for text in failures)
     assert all(row["accepted"] >= 1 for row in rows)
     assert "client 2 (bern) is on node" in (fleet / "run.log").read_text()
+    for script in ("server", "run"):  # what they say was sent to files by this test
+        (fleet / f"{script}.log").unlink()
+    assert open_to_others(fleet) == []
+    assert [name for name in names if open_to_others(tmp_path / name / "state")] == []
 
 
 def _listens(port: int) -> bool:
@@ -233,9 +339,28 @@ def _refused(federation: Federation) -> None:
         assert sign in federation.log(name)
 
 
-def test_secrets_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
-    made = make_certificates(tmp_path / "certificates", ["fleet.example", "192.0.2.7"])
-    private, public = make_node_key(tmp_path / "nodes", "one")
-    for secret in (made.key, made.authority_key, private):
-        assert os.stat(secret).st_mode & 0o777 == 0o600
+def test_keys_and_certificates_are_their_owners_alone(tmp_path: Path) -> None:
+    make_certificates(tmp_path / "fleet" / "certificates", ["fleet.example", "192.0.2.7"])
+    _, public = make_node_key(tmp_path / "fleet" / "nodes", "one")
     assert public.read_text().startswith("ecdsa-sha2-nistp384 ")
+    for part in ("certificates", "nodes"):
+        assert open_to_others(tmp_path / "fleet" / part) == []
+
+
+def test_what_is_secret_does_not_go_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="another user's, or a link"):
+        private_folder(tmp_path / "link")
+
+
+@root
+def test_what_is_secret_does_not_go_into_a_folder_that_another_user_has_put_there(tmp_path: Path) -> None:
+    experiment, beside = truths.written(tmp_path, "fedavg"), tmp_path / "run.rehearsal"
+    beside.mkdir(0o777)
+    os.chown(beside, NOBODY, NOBODY)
+    words = ["deploy", "up", "--experiment", str(experiment), "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert "another user's, or a link" in done.output.replace("\n", " ")
+    assert list(beside.iterdir()) == []

@@ -35,9 +35,10 @@ def init(
     names = name or [f"node-{number}" for number in range(1, nodes + 1)]
     write_project(folder, names, host)
     console = make_console()
-    say(console, f"{folder}: fill in data.py and experiment.toml, then on the server ./server.sh and ./run.sh,")
+    say(console, f"{folder}: fill in data.py and experiment.toml, then on the server ./server.sh 0.0.0.0 and ./run.sh,")
     say(console, f"and on each node SUPERLINK={host}:9092 ./node.sh NAME ROWS, for {', '.join(names)}")
     say(console, "nodes/NAME is that node's secret: it goes there and nowhere else; certificates/ca.key stays with you")
+    say(console, "./server.sh without an address listens on its own machine alone")
 
 
 @app.command()

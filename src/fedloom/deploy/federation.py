@@ -1,4 +1,4 @@
-"""A whole federation on this machine: a SuperLink with TLS and node authentication, and its SuperNodes."""
+"""A whole federation on this machine, closed to its other users: a SuperLink, which knows its SuperNodes, and these."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
-from fedloom.deploy.security import LOOPBACK, make_certificates, make_node_key
+from fedloom.deploy.programs import PROGRAM
+from fedloom.deploy.security import LOOPBACK, OWNER_ONLY, make_certificates, make_node_key, make_token, private_folder
+from fedloom.deploy.signature import sign_app
 from fedloom.errors import RunError
 from fedloom.storage.closing import Closing
 
@@ -36,19 +39,20 @@ _QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",  # each look costs some milliseconds on both sides
 }
 
 
 class Federation(Closing):
     """Processes of Flower on this machine, started by ``with`` and all stopped at its end, whatever happens.
 
-    Everything that they write is below ``folder``: certificates, keys, logs, what Flower keeps.
+    Everything that they write is below ``folder``, its owner's alone: certificates, keys, logs, what Flower keeps.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
+        private_folder(self.folder)
         self.certificates = make_certificates(self.folder / "certificates")
+        self.token = make_token(self.folder / "certificates" / "control.token")
         self.port = free_port()
         self.processes: dict[str, psutil.Popen] = {}
         self._client: ControlHttpClient | None = None
@@ -74,7 +78,10 @@ class Federation(Closing):
                 self.address,
                 insecure=False,
                 root_certificates=self.certificates.authority.read_bytes(),
-                interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+                interceptors=[
+                    RuntimeVersionHttpInterceptor(component_name="flwr CLI"),
+                    _Bearer(self.token.read_text()),
+                ],
             )
         return self._client
 
@@ -83,7 +90,7 @@ class Federation(Closing):
         files = self.certificates
         self.launch(
             "superlink",
-            *("flower-superlink", "--host", HOST, "--port", str(self.port)),
+            *(*PROGRAM, "superlink", str(self.token), "--host", HOST, "--port", str(self.port)),
             *("--database", str(self.folder / "superlink.db")),
             *("--ssl-ca-certfile", str(files.authority)),
             *("--ssl-certfile", str(files.certificate), "--ssl-keyfile", str(files.key)),
@@ -110,13 +117,17 @@ class Federation(Closing):
         )
         self.launch(
             name,
-            *("flower-supernode", "--superlink", self.address, "--root-certificates", str(self.certificates.authority)),
-            *("--auth-supernode-private-key", str(private), "--host", HOST, "--port", str(free_port())),
-            *("--node-config", words),
+            *(*PROGRAM, "supernode", str(self.certificates.authority), str(free_port()), "--superlink", self.address),
+            *("--auth-supernode-private-key", str(private), "--node-config", words),
         )
 
     def run(self, app: Path, **config: Any) -> int:
-        """Starts the app in a folder; the number of the run."""
+        """Signs the app in a folder and starts it; the number of the run."""
+        sign_app(app, self.certificates.authority_key)
+        return self.start(app, **config)
+
+    def start(self, app: Path, **config: Any) -> int:
+        """Starts the app in a folder as it is; the number of the run."""
         content = build_fab_from_disk(app)
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         request = StartRunRequest(fab=fab_to_proto(fab), override_config=user_config_to_proto(config))
@@ -166,17 +177,17 @@ class Federation(Closing):
             **os.environ,
             **_QUIET,
             "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}",
-            "PYTHONPATH": os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH", "")))),
             "FLWR_HOME": str(home),
         }
-        home.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / f"{name}.log", "ab") as log:
+        private_folder(home)
+        with open(self.folder / f"{name}.log", "ab", opener=_owners) as log:
             self.processes[name] = psutil.Popen(
                 [str(here / program), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
+                umask=OWNER_ONLY,
                 start_new_session=True,  # Ctrl-C is for us, who stop them in order
             )
 
@@ -186,6 +197,23 @@ class Federation(Closing):
         except httpx.TransportError:
             return False
         return True
+
+
+class _Bearer:
+    """Shows the SuperLink's control the token that it asks for."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        """Sends a request with the token."""
+        context.request.headers["Authorization"] = f"Bearer {self.token}"
+        return call_next(context)
+
+
+def _owners(path: str, flags: int) -> int:
+    """Opens a file that, if it is new, its owner alone can read."""
+    return os.open(path, flags, 0o600)
 
 
 def free_port() -> int:

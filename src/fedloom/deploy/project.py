@@ -7,14 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fedloom import __version__
-from fedloom.deploy.security import make_certificates, make_node_key
+from fedloom.deploy.security import make_certificates, make_node_key, make_token, private_folder
 from fedloom.deploy.terms import Terms
 from fedloom.errors import ConfigError, RunError
 from fedloom.storage import toml
-from fedloom.storage.files import guarded, replacing
-
-FLWR = "1.41"
-"""The Flower that this version of fedloom speaks to."""
+from fedloom.storage.files import replacing
 
 _PYPROJECT = """\
 [build-system]
@@ -88,35 +85,44 @@ def load(node_config: dict) -> tuple[Table, str]:
 '''
 
 _ENVIRONMENT = """\
-# Read by the other scripts: what Flower keeps stays in this folder, it calls nobody, and installs nothing.
+# Read by the other scripts: what Flower keeps stays in this folder, for its owner alone; it calls nobody, and installs
+# nothing.
+umask 077
 export FLWR_HOME="$PWD/state/flower" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
 mkdir -p state/flower
+chmod 700 state
 """
 
 _SERVER = """\
 #!/bin/sh
-# On the server: the SuperLink, which nodes connect to. TLS, and only nodes whose keys were registered (run.sh).
+# On the server: the SuperLink, which nodes connect to. TLS, only nodes whose keys were registered (run.sh), and only
+# runs of who can read certificates/control.token. It listens on this machine alone; `./server.sh 0.0.0.0`: on all
+# addresses, for nodes elsewhere.
 set -e
 cd "$(dirname "$0")"
 . ./environment.sh
-exec flower-superlink --host "${{HOST:-0.0.0.0}}" --port "${{PORT:-{port}}}" --database state/superlink.db \\
+exec python -P -m fedloom.deploy.programs superlink certificates/control.token \\
+  --host "${{1:-127.0.0.1}}" --port "${{PORT:-{port}}}" --database state/superlink.db \\
   --ssl-ca-certfile certificates/ca.crt --ssl-certfile certificates/server.pem --ssl-keyfile certificates/server.key \\
   --enable-supernode-auth --disable-runtime-dependency-installation
 """
 
 _RUN = """\
 #!/bin/sh
-# On the server, while server.sh is at work: registers the nodes' public keys, then runs the experiment. Started again
-# after anything broke, the run goes on where it was.
+# On the server, while server.sh is at work: signs the app (where ca.key is), registers the nodes' public keys, then
+# runs the experiment. Started again after anything broke, the run goes on where it was.
 set -e
 cd "$(dirname "$0")"
 . ./environment.sh
+link="127.0.0.1:${{PORT:-{port}}}"
+if [ -e certificates/ca.key ]; then python -P -m fedloom.deploy.programs sign . certificates/ca.key; fi
+python -P -m fedloom.deploy.programs login "$link" certificates/control.token
 cat > state/flower/config.toml <<END
 [superlink]
 default = "fleet"
 [superlink.fleet]
-address = "127.0.0.1:${{PORT:-{port}}}"
+address = "$link"
 root-certificates = "$PWD/certificates/ca.crt"
 END
 for key in nodes/*.pub; do
@@ -135,8 +141,8 @@ cd "$(dirname "$0")"
 name="$1" rows="$(realpath "$2")"
 trap 'exit 130' INT TERM
 # The SuperLink lets a node that was killed in again only once it has missed it, after a minute.
-until flower-supernode --superlink "${{SUPERLINK:-{host}:{port}}}" --root-certificates certificates/ca.crt \\
-  --auth-supernode-private-key "nodes/$name" --host 127.0.0.1 --port "${{NODE_PORT:-9094}}" \\
+until python -P -m fedloom.deploy.programs supernode certificates/ca.crt "${{NODE_PORT:-9094}}" \\
+  --superlink "${{SUPERLINK:-{host}:{port}}}" --auth-supernode-private-key "nodes/$name" \\
   --node-config "name='$name' rows='$rows' state='$PWD/state/$name'"; do sleep 10; done
 """
 
@@ -165,13 +171,14 @@ def write_project(folder: Path, nodes: list[str], host: str) -> None:
         raise ConfigError(f"a node cannot be called {bad[0]!r}: use letters, digits, '.', '_' and '-'")
     if len(set(nodes)) < len(nodes):
         raise ConfigError("two nodes have the same name; every node needs one of its own")
-    with guarded(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()
+    private_folder(folder)
     make_certificates(folder / "certificates", [host])
+    make_token(folder / "certificates" / "control.token")
     for name in nodes:
         make_node_key(folder / "nodes", name)
     terms = Terms(nodes=len(nodes), minimum=max(1, len(nodes) // 2))
-    write_app(folder, _EXPERIMENT, terms, name=_app_name(folder.resolve().name))
+    write_app(folder, _EXPERIMENT, terms, name=_app_name(folder.name))
     _text(folder / "data.py", _DATA)
     _text(folder / ".gitignore", _IGNORED)
     _text(folder / "environment.sh", _ENVIRONMENT)
@@ -186,9 +193,7 @@ def _app_name(name: str) -> str:
 
 
 def _text(path: Path, text: str, executable: bool = False) -> None:
-    with guarded(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     with replacing(path) as file:
         file.write(text.encode())
-    if executable:
-        path.chmod(0o755)
+    path.chmod(0o700 if executable else 0o600)

@@ -11,13 +11,13 @@ from typing import Any
 
 from fedloom.deploy.federation import Federation
 from fedloom.deploy.project import write_app
+from fedloom.deploy.security import private_folder
 from fedloom.deploy.server import refuse
 from fedloom.deploy.terms import Terms
 from fedloom.engine.run import Progress
 from fedloom.errors import ConfigError, RunError
 from fedloom.experiment import Experiment
 from fedloom.storage import toml
-from fedloom.storage.files import guarded
 from fedloom.storage.folder import HISTORY, SUMMARY
 from fedloom.storage.history import History
 
@@ -42,9 +42,8 @@ def rehearse(
         )
     out = out.resolve()
     beside = out.with_name(f"{out.name}.rehearsal")
-    with guarded(beside):
-        shutil.rmtree(beside / "federation", ignore_errors=True)
-        (beside / "federation").mkdir(parents=True)
+    private_folder(beside)
+    shutil.rmtree(beside / "federation", ignore_errors=True)
     write_app(beside / "app", toml.dumps(experiment.resolved()), replace(terms or Terms(), out=str(out), nodes=clients))
     with Federation(beside / "federation") as federation:
         for client in range(clients):

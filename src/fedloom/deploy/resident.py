@@ -73,7 +73,7 @@ def _asked(folder: Path, config: dict[str, Any], content: RecordDict) -> RecordD
     """The answer of the resident, which is started if there is none yet; OSError when it cannot be."""
     words = [str(folder), json.dumps(config, sort_keys=True), str(os.getppid())]
     path = _place() / f"{hashlib.sha256(json.dumps([*words, sys.executable]).encode()).hexdigest()[:24]}.sock"
-    command = [sys.executable, "-m", "fedloom.deploy.resident", str(path), *words]
+    command = [sys.executable, "-P", "-m", "fedloom.deploy.resident", str(path), *words]
     process: subprocess.Popen[bytes] | None = None
     until = time.monotonic() + _START_SECONDS
     while (process is None or process.poll() is None) and time.monotonic() < until:
@@ -129,4 +129,5 @@ def _watch(path: str, parent: int, asked: list[float]) -> None:
 
 
 if __name__ == "__main__":
+    sys.path.append(os.getcwd())  # modules of the user's own, after all others: none takes the place of another
     stay(*sys.argv[1:])

@@ -1,10 +1,12 @@
-"""Certificates for the server, and a key for every node: who is spoken to, and who may speak."""
+"""Certificates for the server, a key for every node, a token for its owner: who is spoken to, and who may speak."""
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
 import os
+import secrets
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,10 +16,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from fedloom.errors import ConfigError
+from fedloom.errors import ConfigError, RunError
 from fedloom.storage.files import guarded
 
 LOOPBACK = ("localhost", "127.0.0.1")
+OWNER_ONLY = 0o077
+"""The umask of everything that belongs to a fleet: other users of the machine read, enter and change nothing."""
 _DAYS = 825  # what clients of TLS accept at the most
 _PEM = serialization.Encoding.PEM
 _EARLIER = datetime.timedelta(hours=1)  # clocks differ
@@ -27,13 +31,13 @@ class Certificates(NamedTuple):
     """The files of a certificate authority of our own and of the server's certificate that it signed."""
 
     authority: Path
-    """What everybody who is to trust the server needs; it is no secret."""
+    """What everybody who is to trust the server needs, and the apps that it sends; it is no secret."""
     certificate: Path
     """The server's certificate."""
     key: Path
     """The server's secret."""
     authority_key: Path
-    """With this secret more servers can be signed; it belongs on no server and on no node."""
+    """With this secret more servers can be signed, and apps; it belongs on no node."""
 
 
 def make_certificates(folder: Path, hosts: Sequence[str] = ()) -> Certificates:
@@ -67,9 +71,27 @@ def make_certificates(folder: Path, hosts: Sequence[str] = ()) -> Certificates:
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, names[0][:64])])
     _write(made.authority, signed(issuer, authority, ()))
     _write(made.certificate, signed(subject, server, names))
-    _write(made.key, _private(server), secret=True)
-    _write(made.authority_key, _private(authority), secret=True)
+    _write(made.key, _private(server))
+    _write(made.authority_key, _private(authority))
     return made
+
+
+def make_token(path: Path) -> Path:
+    """A new secret in a file of its own: who can read it may use what asks for it."""
+    _write(path, secrets.token_urlsafe(32).encode())
+    return path
+
+
+def private_folder(path: Path) -> None:
+    """Makes a folder that its owner alone can enter; RunError when somebody else has put something in its place."""
+    with guarded(path):
+        path.mkdir(0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+        if os.name == "posix" and (not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid()):
+            raise RunError(
+                f"{path} is another user's, or a link: what is secret does not go there; choose another place"
+            )
+        path.chmod(0o700)
 
 
 def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
@@ -77,7 +99,7 @@ def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
     key = ec.generate_private_key(ec.SECP384R1())
     private, public = folder / name, folder / f"{name}.pub"
     openssh = serialization.PrivateFormat.OpenSSH
-    _write(private, key.private_bytes(_PEM, openssh, serialization.NoEncryption()), secret=True)
+    _write(private, key.private_bytes(_PEM, openssh, serialization.NoEncryption()))
     encoding, form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     _write(public, key.public_key().public_bytes(encoding, form))
     return private, public
@@ -98,10 +120,10 @@ def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
-def _write(path: Path, content: bytes, secret: bool = False) -> None:
-    """A new file; a secret is never readable by others, not even for a moment."""
+def _write(path: Path, content: bytes) -> None:
+    """A new file that others can never read, not even for a moment; who needs a certificate gets a copy."""
+    private_folder(path.parent)
     with guarded(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(handle, "wb") as file:
             file.write(content)
