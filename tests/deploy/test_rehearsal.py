@@ -18,10 +18,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import psutil
 import pytest
 from flwr.cli.build import build_fab_from_disk
+from flwr.common.serde import fab_to_proto
+from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
 from typer.testing import CliRunner
 
 import truths
@@ -101,45 +109,40 @@ def open_to_others(folder: Path) -> list[str]:
     return [str(path) for path, mode in found.items() if mode & 0o077 and not stat.S_ISLNK(mode)]
 
 
-INTRUDER = """
-import json, os, sys
-import httpx
-from flwr.common.serde import fab_to_proto
-from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.fab import Fab
-from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
-from flwr.supercore.runtime import RuntimeHttpClient
+def as_somebody_else(work: Callable[[], dict[str, str]]) -> dict[str, str]:
+    """What another user of the machine finds; without root's rights to become one, we act as strangers ourselves.
 
-given = json.load(sys.stdin)
+    The process is forked, not started: others may not be able to read the Python that runs these tests.
+    """
+    end, start = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException), os.fdopen(start, "w") as pipe:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+            try:
+                found = {"user": str(os.getuid()), **work()}
+            except Exception as error:
+                found = {"error": repr(error)}
+            pipe.write(json.dumps(found))
+        os._exit(0)
+    os.close(start)
+    with os.fdopen(end) as pipe:
+        found = json.loads(pipe.read())
+    os.waitpid(child, 0)
+    assert found.pop("user", found) == str(NOBODY if os.geteuid() == 0 else os.getuid())
+    return found
 
-def came_of(call, *words):
+
+def came_of(call: Callable[[Any], object], word: Any) -> str:
     try:
-        return str(call(*words))
+        return f"done: {call(word)!r}"
     except httpx.HTTPStatusError as error:
-        return error.response.status_code
-    except (OSError, httpx.TransportError) as error:
+        return str(error.response.status_code)
+    except OSError as error:
         return type(error).__name__
-
-version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
-control = ControlHttpClient.from_server_address(given["link"], False, given["authority"].encode(), [version])
-fab = Fab("", bytes.fromhex(given["app"]), {})
-found = {
-    "start": came_of(control.StartRun, StartRunRequest(fab=fab_to_proto(fab))),
-    "list": came_of(control.ListRuns, ListRunsRequest()),
-    "register": came_of(control.RegisterNode, RegisterNodeRequest(public_key=b"mine")),
-}
-kinds = ["flwr-serverapp", "flwr-clientapp"]
-for name, address in given["runtimes"].items():
-    others = [version, RuntimeTokenHttpInterceptor("0" * 64)]
-    runtime = RuntimeHttpClient(f"https://{address}", interceptors=others, verify=False)
-    found[f"acquire {name}"] = came_of(runtime.AcquireTask, AcquireTaskRequest(supported_task_types=kinds))
-    found[f"pull {name}"] = came_of(runtime.PullTaskInput, PullTaskInputRequest())
-for path in given["paths"]:
-    found[path] = came_of(os.listdir if os.path.isdir(path) else lambda path: open(path, "rb").read(), path)
-print(json.dumps([os.getuid(), found]))
-"""
 
 
 def _intruder(federation: Federation, app: Path) -> None:
@@ -149,30 +152,31 @@ def _intruder(federation: Federation, app: Path) -> None:
         words = federation.processes[name].cmdline()
         runtimes[name] = f"{HOST}:{words[words.index('supernode') + 2]}"
     paths = [federation.folder, *(path for path in federation.folder.rglob("*") if path.is_file())]
-    given = {
-        "link": federation.address,
-        "authority": federation.certificates.authority.read_text(),
-        "app": build_fab_from_disk(app).hex(),
-        "runtimes": runtimes,
-        "paths": [str(path) for path in paths],
-    }
-    other: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-    if not other:
-        given["paths"] = []  # what is ours we can read; the modes of files are looked at below
-    said = subprocess.run(
-        [sys.executable, "-P", "-c", INTRUDER],
-        **other,
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        cwd="/",
-        timeout=SECONDS,
-        check=False,
-    )
-    assert said.returncode == 0, said.stderr
-    user, found = json.loads(said.stdout)
-    assert user == (NOBODY if other else os.geteuid())
-    assert {name: came for name, came in found.items() if came not in (401, "PermissionError")} == {}
+    authority = federation.certificates.authority.read_bytes()
+    fab = fab_to_proto(Fab("", build_fab_from_disk(app), {}))
+    version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
+    kinds = ["flwr-serverapp", "flwr-clientapp"]
+
+    def tries() -> dict[str, str]:
+        control = ControlHttpClient.from_server_address(federation.address, False, authority, [version])
+        found = {
+            "start a run": came_of(control.StartRun, StartRunRequest(fab=fab)),
+            "list runs": came_of(control.ListRuns, ListRunsRequest()),
+            "register a node": came_of(control.RegisterNode, RegisterNodeRequest(public_key=b"mine")),
+        }
+        for name, address in runtimes.items():
+            others = [version, RuntimeTokenHttpInterceptor("0" * 64)]
+            runtime = RuntimeHttpClient(f"https://{address}", interceptors=others, verify=False)
+            found[f"a task of {name}"] = came_of(runtime.AcquireTask, AcquireTaskRequest(supported_task_types=kinds))
+            found[f"an input of {name}"] = came_of(runtime.PullTaskInput, PullTaskInputRequest())
+        if os.getuid() == NOBODY:
+            found |= {str(path): came_of(Path.read_bytes, path) for path in paths[1:]}
+            found[str(paths[0])] = came_of(os.listdir, paths[0])
+        return found
+
+    found = as_somebody_else(tries)
+    assert {door: came for door, came in found.items() if came not in ("401", "PermissionError")} == {}
+    assert len(found) >= 9
     tasks = [words for words in at_work(federation.folder) if "app" in words]
     assert any("flwr-serverapp" in words for words in tasks)
     assert not [words for words in tasks if re.search(r"--token|[0-9a-f]{32}", " ".join(words))]

@@ -40,6 +40,8 @@ def server_app(folder: str | Path) -> ServerApp:
 
         run = serve(grid, Experiment.load(Path(folder) / EXPERIMENT), Terms.read(context.run_config))
         if run.folder is not None:
-            write_report(run.folder, run.folder / "report.html")
+            page = run.folder / "report.html"
+            write_report(run.folder, page)
+            page.chmod(0o600)  # a report is made for all to read; a fleet's is its owner's, like the rest of the folder
 
     return app
