@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: install browser demo test lint pytest mutants bench docs clean
+.PHONY: install browser demo test lint pytest fuzz mutants bench docs clean
 
 install: $(STAMP)
 
@@ -37,6 +37,11 @@ test: install browser
 # otherwise make way for everybody else, would starve beside them while Ray's own services run on.
 pytest: install
 	OMP_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/python -m pytest -n 4 --dist worksteal -q
+
+# Thousands of strange settings, data files and run folders, of which `make test` has some: FUZZ_COUNT of each kind by
+# FUZZ_SEED, and with FUZZ_CASE=NUMBER one alone.
+fuzz: install
+	FUZZ_COUNT=$${FUZZ_COUNT:-2000} OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/fuzz
 
 # Every method with one fault after the other: each must fail a check of the conformance kit.
 mutants: install

@@ -8,7 +8,7 @@ from pathlib import Path
 import fedloom
 
 ROOT = Path(fedloom.__file__).parent
-BASE = {"errors", "types", "fields", "trust", "register", "__version__"}
+BASE = {"errors", "types", "fields", "trust", "register", "capacity", "__version__"}
 FEDERATION = BASE | {"federation"}
 BELOW = {
     "federation": BASE,

@@ -61,3 +61,56 @@ def test_ctrl_c_saves_says_how_to_resume_and_the_resumed_run_has_the_same_bits(
     call("run", *flags, "--out", "whole")
     assert summary("stopped")["theta_sha256"] == summary("whole")["theta_sha256"]
     assert summary("stopped")["rounds"] == 600
+
+
+SHORT = ("run", "--data", "quadratics", "--rounds", "3", "--executor", "serial", "--no-report", "--out", "run")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell of Unix")
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", ">&- 2>&- <&-", "| head -c 1 > /dev/null"])
+def test_a_closed_standard_output_does_not_stop_a_run(tmp_path: Path, closed: str) -> None:
+    command = f"set -o pipefail; {' '.join([*FEDLOOM, *SHORT])} {closed}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "run/summary.json").is_file()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_standard_output_does_not_stop_a_run_and_is_said_at_its_end(tmp_path: Path) -> None:
+    command = f"{' '.join([*FEDLOOM, *SHORT])} > /dev/full"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "error: standard output could not be written: No space left on device\n"
+    assert (tmp_path / "run/summary.json").is_file()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for one process")
+def test_thirty_times_ctrl_c_in_a_row_end_a_run_in_words(tmp_path: Path) -> None:
+    command = [*FEDLOOM, "run", "--data", "quadratics", "--rounds", "100000", "--executor", "serial", "--out", "run"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        for _ in range(30):
+            run.send_signal(signal.SIGINT)
+        _, said = run.communicate()
+    assert run.returncode == 130, said
+    assert "fedloom resume run" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.skipif(os.name == "nt", reason="limits of Unix")
+@pytest.mark.parametrize("limit", ["-f 0", "-f 2"])
+def test_a_limit_of_the_system_is_said_in_words(tmp_path: Path, limit: str) -> None:
+    command = f"ulimit {limit}; {' '.join([*FEDLOOM, *SHORT])}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr

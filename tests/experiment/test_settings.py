@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedloom.errors import ConfigError
-from fedloom.experiment import Override, Settings, parse_set
+from fedloom.experiment import Experiment, Override, Settings, parse_set
 
 
 def written(folder: Path, text: str) -> Path:
@@ -89,3 +89,52 @@ def test_a_missing_file_a_folder_and_a_binary_file_are_refused_in_words(tmp_path
 def test_the_settings_of_a_run_from_python_are_refused_with_the_way_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="resume=True"):
         Settings.read(written(tmp_path, 'made_by = "python"\n'))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a = " + "[" * 5000 + "]" * 5000, "nested too deep|nested deeper than 40"),
+        (".".join(["a"] * 500) + " = 1", "nested deeper than 40"),
+        ("rounds = 3\nseed = " + "9" * 5000, r"exp\.toml:2: not valid TOML"),
+        ("x" * 17_000_000, "larger than 16 MB"),
+    ],
+)
+def test_a_file_that_is_too_deep_too_long_or_too_large_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "exp.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        Settings.read(path)
+
+
+def test_a_device_without_end_is_no_experiment_file() -> None:
+    with pytest.raises(ConfigError, match="larger than 16 MB"):
+        Settings.read("/dev/zero")
+
+
+def test_a_long_list_over_many_lines_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "exp.toml"
+    names = "\n".join(f'  "class [{k}] # {k}",' for k in range(20_000))
+    path.write_text(f'seed = 1\nnames = [\n{names}\n]\n[data]\nclients = 3\ntext = """\n]\n"""\nlast = 1\n')
+    settings = Settings.read(path)
+    assert settings.places[("data", "clients")] == f"{path}:20005"
+    assert settings.places[("data", "last")] == f"{path}:20009"
+    assert len(settings.values["names"]) == 20_000
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"data.clients": 2**63}, "data.clients = 9223372036854775808 should be a whole number that 64 bits can hold"),
+        ({"data.clients": 2**62}, "data.clients = 4611686018427387904 cannot be: the data have 1797 rows"),
+        ({"model.name": "mlp", "model.hidden": [10**9]}, "this needs about"),
+        ({"model.name": "mlp", "model.hidden": [-4]}, "model.hidden"),
+        ({"method.name": "fedadam", "method.tau": 1e30}, "method.tau = 1e[+]30 should be"),
+        ({"method.lr": 1e300}, "lr = 1e[+]300 cannot be: the largest number of the model"),
+        ({"fleet.speed": "100", "fleet.fails_every": 5.0, "fleet.repair": 1.7e308}, "fleet.repair = 1.7e[+]308"),
+        ({"name": "\udcff"}, "should be a text in UTF-8"),
+    ],
+)
+def test_values_that_no_run_can_have_are_refused_by_their_names(change: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Experiment.load(None, change).check()

@@ -261,3 +261,36 @@ def test_the_sha256_of_a_vector_is_that_of_its_little_endian_numbers():
     assert theta_sha256(torch.tensor([0.0])) != theta_sha256(torch.tensor([-0.0]))
     assert theta_sha256(torch.empty(0)) == hashlib.sha256().hexdigest()
     assert len(theta_sha256(torch.ones(3, dtype=torch.bfloat16))) == 64
+
+
+def test_a_kill_before_the_config_was_there_leaves_a_folder_that_is_free(tmp_path):
+    with RunFolder.create(tmp_path / "run") as folder:
+        folder.write_text("config.toml.tmp", "seed = ")
+    with RunFolder.create(tmp_path / "run") as folder:
+        assert not folder.file("config.toml.tmp").exists()
+        folder.write_toml("config.toml", {"seed": 1})
+    with pytest.raises(RunError, match="already holds a run"):
+        RunFolder.create(tmp_path / "run")
+
+
+def test_what_is_left_of_a_run_without_its_config_is_kept_unless_it_is_to_be_replaced(tmp_path):
+    with RunFolder.create(tmp_path / "run") as folder:
+        folder.write_text("history.jsonl", "")
+    with pytest.raises(RunError, match=r"holds what is left of a run.*--force"):
+        RunFolder.create(tmp_path / "run")
+    with RunFolder.create(tmp_path / "run", force=True) as folder:
+        assert not folder.file("history.jsonl").exists()
+
+
+def test_an_unfinished_file_of_somebody_else_is_not_taken_for_fedlooms(tmp_path):
+    (tmp_path / "config.toml.tmp").write_text("mine")
+    with pytest.raises(RunError, match="not empty and no run"):
+        RunFolder.create(tmp_path)
+    assert (tmp_path / "config.toml.tmp").read_text() == "mine"
+
+
+def test_numbers_of_many_digits_in_a_json_file_are_damage(tmp_path):
+    with RunFolder.create(tmp_path) as folder:
+        folder.write_text("summary.json", "9" * 5000)
+        with pytest.raises(RunError, match=r"summary\.json is damaged"):
+            folder.read_json("summary.json")

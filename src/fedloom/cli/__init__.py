@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from typing import Annotated
@@ -13,11 +14,12 @@ from fedloom import __version__
 from fedloom.cli import data, deploy
 from fedloom.cli.adapt import adapt
 from fedloom.cli.compare import compare
-from fedloom.cli.guard import Guarded
+from fedloom.cli.guard import Guarded, interrupts, unraisable
 from fedloom.cli.methods import check, methods
 from fedloom.cli.report import report
 from fedloom.cli.reproduce import reproduce
 from fedloom.cli.run import resume, run
+from fedloom.cli.streams import Streams
 
 app = typer.Typer(
     cls=Guarded,
@@ -53,4 +55,12 @@ def main() -> None:
     """The entry point; a user's own models may be in the working folder."""
     sys.path.append(os.getcwd())
     warnings.formatwarning = lambda message, *_: f"note: {message}\n"
-    app()
+    sys.unraisablehook = unraisable
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupts)
+    streams = Streams()
+    try:
+        app()
+    except SystemExit as end:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise SystemExit(end.code or streams.close()) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from typing import Any
 
@@ -16,6 +17,9 @@ from fedloom.errors import FedloomError
 REFUSED, STOPPED = 2, 130
 ARGUMENTS = "fedloom.arguments"
 """Where the words of the command line are kept, for a record of how a result was made."""
+
+_SMALLER = "the machine has not enough memory for this; choose a smaller model, fewer clients or a part of the data"
+_ALLOCATION = "DefaultCPUAllocator"
 
 
 class Halt(Exception):
@@ -43,10 +47,37 @@ class Guarded(TyperGroup):
         except KeyboardInterrupt as stop:
             _say("stopped", "yellow")
             raise typer.Exit(STOPPED) from stop
+        except MemoryError as error:
+            _say(f"error: {_SMALLER}", "red")
+            raise typer.Exit(REFUSED) from error
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            _say(f"error: {where}{error.strerror or error}; the system refused this to fedloom", "red")
+            raise typer.Exit(REFUSED) from error
+        except RuntimeError as error:
+            if _ALLOCATION not in str(error):  # as torch says it
+                raise
+            _say(f"error: {_SMALLER}", "red")
+            raise typer.Exit(REFUSED) from error
         except Exception as error:
             if type(error).__name__ == "NoSuchOption":  # of click, which typer needs or, in later versions, contains
                 _hint(error, ctx.meta[ARGUMENTS])
             raise
+
+
+def interrupts(number: int, frame: object) -> None:
+    """Ctrl-C: an interrupt, unless one is under way, when all that is left is to put things away and to say why."""
+    error = sys.exc_info()[1]
+    while error is not None and not isinstance(error, KeyboardInterrupt | Halt):
+        error = error.__context__
+    if error is None:
+        raise KeyboardInterrupt
+
+
+def unraisable(what: Any) -> None:
+    """What Python cannot raise, in the clean-up of an object, it prints; an interrupt there is worth no traceback."""
+    if not isinstance(what.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(what)
 
 
 def _hint(error: Any, words: list[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -21,7 +20,7 @@ from fedloom.experiment.runnable import Runnable
 from fedloom.experiment.sections import method_form
 from fedloom.federation.problem import Problem
 from fedloom.methods import Method, lookup
-from fedloom.storage.folder import CONFIG, theta_sha256
+from fedloom.storage.folder import CONFIG, RunFolder, theta_sha256
 from fedloom.storage.saved import shapes_of
 
 _ARGUMENTS = set(inspect.signature(train).parameters) - {
@@ -124,7 +123,7 @@ class PythonRun(Runnable):
         return self.prepared.described()
 
     def _settings_in(self, place: Path) -> Iterator[dict[str, Any]]:
-        yield tomllib.loads((place / CONFIG).read_text(encoding="utf-8"))
+        yield RunFolder(place, None).read_toml(CONFIG)
 
     def _perform(self, label: str | None, done: Iterable[Path], **how: Any) -> Run:
         return replace(self.prepared, label=label).run(**how)

@@ -55,15 +55,21 @@ def from_arrays(
         raise DataError(f"{name!r}: x has shape {values.shape}; it needs a row and at least one feature dimension")
     if values.dtype.kind not in "biuf":
         raise DataError(f"{name!r}: x holds {values.dtype}, not numbers; encode it first")
-    if len(values) == 0:
-        raise DataError(f"{name!r} has no rows; give at least one")
+    if values.size == 0:
+        raise DataError(f"{name!r} has x of shape {values.shape}: no rows, or no features; give at least one of each")
     if target.ndim == 0 or len(target) != len(values):
         raise DataError(f"{name!r} has {len(values)} rows of x but {target.size} of y; give one y per row")
+    if target.dtype.kind not in "biufOUSMmT":
+        raise DataError(f"{name!r}: y holds {target.dtype}, neither numbers nor texts; encode it first")
+    for what, given in (("clients", clients), ("time", time), ("test", test)):
+        if given is not None and array(given).shape != (len(values),):
+            shape = array(given).shape
+            raise DataError(f"{name!r}: {what} has shape {shape}; give one for each of the {len(values)} rows")
     kind, read, names, notes = _target(target, task, classes, name)
     groups, group_names = (None, None) if clients is None else _codes(array(clients), "client", name)
     return Table(
         name,
-        torch.from_numpy(np.array(values, dtype=np.float32)),
+        torch.from_numpy(_float32(values)),
         read,
         kind,
         names,
@@ -122,6 +128,17 @@ def array(values: object) -> Array:
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
 
+def _float32(values: Array) -> npt.NDArray[np.float32]:
+    """A copy of the numbers; those that are too large become infinite, which the table's check tells of."""
+    with np.errstate(over="ignore"):
+        return np.array(values, dtype=np.float32)
+
+
+def is_whole(values: Array) -> npt.NDArray[np.bool_]:
+    """Which numbers are whole, and such that an integer can hold them."""
+    return np.asarray((values == np.round(values)) & (np.abs(values) < 2.0**63))
+
+
 def _codes(values: Array, what: str, name: str) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
     """The distinct values by name, sorted, and the number of each row's."""
     if values.dtype.kind in "Of":
@@ -168,15 +185,15 @@ def _guess(y: Array) -> Task:
 
 def _numbers(y: Array, name: str) -> npt.NDArray[np.float32]:
     try:
-        return np.array(y, dtype=np.float32)
-    except (TypeError, ValueError) as error:
+        return _float32(y)
+    except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{name!r}: the targets are not numbers ({error}); choose task='classification'") from error
 
 
 def _classes(labels: Array, classes: Sequence[str] | None, name: str) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
     """Labels as numbers 0, 1, … and the names of those numbers."""
     if labels.dtype.kind == "f":
-        broken = labels != np.round(labels)
+        broken = ~is_whole(labels)
         if broken.any():
             raise DataError(
                 f"{name!r}: row {int(broken.argmax())} has the label {labels[broken][0]}, which is no class"

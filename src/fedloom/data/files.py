@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.data.align import Held, from_parties
-from fedloom.data.arrays import AnyTask, Array, from_arrays, some
+from fedloom.data.arrays import AnyTask, Array, from_arrays, is_whole, some
+from fedloom.data.reading import almost_numbers, read_columns
 from fedloom.data.scaling import By, Kind, Scaling
 from fedloom.data.shipped import STANDARDISED, standardised
 from fedloom.data.table import Table
@@ -79,7 +79,7 @@ def load_file(
     how = with_fit_fields(Scaling(scaling, scaling_by)) if scaling != "none" else None
     if standardise and how is not None:
         raise ConfigError(f"{path}: standardise and scaling both scale; keep one of them")
-    columns = _read(path)
+    columns = read_columns(path)
     if parties:
         for option, value in (("client_column", client_column), ("timestamp_column", timestamp_column)):
             if value is not None:
@@ -89,7 +89,7 @@ def load_file(
         if standardise:
             table = replace(table, x=standardised(table.x), notes=(*table.notes, STANDARDISED))
         return replace(table, scaling=how)
-    trained = columns if like is None else _read(like)
+    trained = columns if like is None else read_columns(like)
     if path.suffix == ".npz":
         label_column, feature_columns = label_column or "y", feature_columns or ["x"]
         client_column = client_column or ("clients" if "clients" in columns else None)
@@ -119,6 +119,7 @@ def load_file(
     classes = tuple(labels) if table.task == "multilabel" else table.classes
     unused = [column for column in columns if column not in (*taken, *features)]
     left_out = [f"columns left out: {some(unused)}"] if unused else []
+    left_out += _nearly(path, columns, () if feature_columns else unused, labels if task == "auto" else ())
     x = standardised(table.x, None if basis is None else basis.x) if standardise else table.x
     return replace(
         table,
@@ -129,6 +130,22 @@ def load_file(
         target_names=tuple(labels) if table.task == "regression" and table.y.shape[1] == len(labels) else (),
         scaling=how,
     )
+
+
+def _nearly(path: Path, columns: Mapping[str, Array], unused: Iterable[str], labels: Iterable[str]) -> list[str]:
+    """One cell that is no number makes a column one of texts: said at once, and noted without the cell: it is data."""
+    notes = []
+    for names, then in ((unused, "so the column is left out"), (labels, "so each distinct label is a class")):
+        for name in names:
+            if (found := almost_numbers(path, columns[name])) is not None:
+                cell, where = found
+                keep = "to keep it as numbers mend or drop such rows"
+                warnings.warn(
+                    f"{path}: column {name!r} holds {cell!r} in {where}, which is no number, {then}; {keep}",
+                    stacklevel=3,
+                )
+                notes.append(f"column {name!r} holds no number in {where}, {then}")
+    return notes
 
 
 def _of_parties(
@@ -146,7 +163,7 @@ def _of_parties(
     held: dict[str, Held] = {}
     sought = set(feature_columns or ())
     for file in (path, *(path.parent / other for other in others)):
-        own = columns if file == path else _read(file)
+        own = columns if file == path else read_columns(file)
         taken = [c for c in (id_column, label_column if file == path or label_column in own else None) if c]
         for column in taken:
             _must_have(file, own, column)
@@ -162,30 +179,9 @@ def _of_parties(
     return held, (columns[id_column] if id_column else None, _texts(labels) if class_names else labels)
 
 
-def _read(path: Path) -> dict[str, Array]:
-    """All columns of a file by name."""
-    if not path.is_file():
-        raise DataError(f"{path} is not there; check the path")
-    csv = ".csv" in path.suffixes[-2:]
-    try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                return {key: arrays[key] for key in arrays}
-        if csv or path.suffix in (".parquet", ".pq"):
-            import pandas
-
-            frame = pandas.read_csv(path) if csv else pandas.read_parquet(path)
-            return {str(column): frame[column].to_numpy() for column in frame.columns}
-    except ImportError as error:
-        raise DataError(f"{path}: Parquet files need pyarrow; install fedloom[parquet]") from error
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} cannot be read ({error}); is it a whole {path.suffix} file?") from error
-    raise DataError(f"{path} is neither .csv, .parquet nor .npz; save it as one of these")
-
-
 def _texts(labels: Array) -> Array:
     """Labels as the names of their classes: 3 and 3.0 are "3"."""
-    whole = labels.dtype.kind == "f" and bool((labels == np.round(labels)).all())
+    whole = labels.dtype.kind == "f" and bool(is_whole(labels).all())
     return (labels.astype(np.int64) if whole else labels).astype(str)
 
 

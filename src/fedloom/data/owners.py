@@ -144,7 +144,8 @@ class Classes(Owners):
         supply = pool.counts()
         present = np.flatnonzero(supply)
         if self.cyclic:
-            held = present[((self.stride or k) * np.arange(clients)[:, None] + np.arange(k)) % len(present)]
+            stride = (self.stride or k) % len(present)  # so that no multiple of it is beyond 64 bits
+            held = present[(stride * np.arange(clients)[:, None] + np.arange(k)) % len(present)]
         else:
             held = present[_hands(clients, len(present), k, random)]
         demand = demand or Demand.equal(clients)

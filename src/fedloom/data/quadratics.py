@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from fedloom.capacity import refuse_larger
 from fedloom.data.register import SOURCES
 from fedloom.data.sizes import Floats
 from fedloom.data.table import Table
@@ -43,6 +45,8 @@ def quadratics(
     so the greater the heterogeneity (that is what biases FedAvg). With ``unequal`` client sizes go from rows / 2 to
     3 rows / 2. With heterogeneity = noise = 0 all clients agree on the optimum w.
     """
+    size = 8 * (3 * clients * rows * dimension + 2 * dimension * dimension)
+    refuse_larger(size, f"quadratics of {clients:,} clients in {dimension:,} dimensions", "Choose fewer.", ConfigError)
     random = Draw(seed).generator("quadratics")
     sizes = np.full(clients, rows)
     if unequal:
@@ -50,8 +54,12 @@ def quadratics(
     groups, total = np.repeat(np.arange(clients), sizes), int(sizes.sum())
     if total < dimension:
         raise ConfigError(f"quadratics with {total} rows in {dimension} dimensions have no single optimum; more rows")
-    scales = np.exp(0.5 * heterogeneity * random.standard_normal((clients, dimension)).clip(-2, 2))
-    x = random.standard_normal((total, dimension)) * scales[groups]
+    with np.errstate(over="ignore"):
+        scales = np.exp(0.5 * heterogeneity * random.standard_normal((clients, dimension)).clip(-2, 2))
+        x = random.standard_normal((total, dimension)) * scales[groups]
+        spread = float((x * x).sum())
+    if not math.isfinite(spread):
+        raise ConfigError(f"quadratics with heterogeneity = {heterogeneity:g} have rows without end; choose less")
     x = _white(x) * np.geomspace(1.0, 1.0 / condition, dimension) ** 0.5
     models = random.standard_normal(dimension) + heterogeneity * random.standard_normal((clients, dimension))
     y = (x * models[groups]).sum(1) + noise * random.standard_normal(total)

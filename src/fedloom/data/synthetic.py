@@ -8,13 +8,18 @@ import numpy as np
 import torch
 from annotated_types import Ge
 
+from fedloom.capacity import refuse_larger
 from fedloom.data.register import SOURCES
 from fedloom.data.sizes import Floats, Whole
 from fedloom.data.table import Table
+from fedloom.errors import ConfigError
 from fedloom.federation.data import FederatedData
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
 from fedloom.types import Count, NonNegative
+
+_ROWS = 450
+"""Of a client on average: 50, and the mean e⁶ of a lognormal(4, 2)."""
 
 
 @SOURCES.register(
@@ -45,6 +50,8 @@ def synthetic(
     natural client is one k. (u_k adds the same number to every logit, so α moves no label: what makes the labelling
     differ between clients is that every W_k is another draw.)
     """
+    size = 8 * clients * features * (2 * (rows or _ROWS) + 1 + (0 if iid else classes))
+    refuse_larger(size, f"synthetic data of {clients:,} clients", "Choose fewer, or fewer features.", ConfigError)
     random = Draw(seed).generator("synthetic")
     sizes = random.lognormal(4.0, 2.0, clients).astype(np.int64) + 50
     if rows is not None:

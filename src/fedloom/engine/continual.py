@@ -6,7 +6,6 @@ import json
 import math
 import os
 import shutil
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -390,7 +389,7 @@ def _refuse_other_prior(place: Path, before: SavedModel) -> None:
     """A task that began with another model of the task before it cannot go on."""
     if not (place / CONFIG).is_file():
         return
-    prior = tomllib.loads(RunFolder(place, None).read_text(CONFIG)).get("prior", {})
+    prior = RunFolder(place, None).read_toml(CONFIG).get("prior", {})
     if prior.get("sha256") != before.sha256:
         raise RunError(
             f"{place} began with another model than {before.folder} has now, which was changed since: begin anew with "

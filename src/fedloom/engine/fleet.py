@@ -31,6 +31,8 @@ _BY_THE_CLOCK = ("leaves", "period", "fails_every", "trace", "trace_repeats")
 _MISHAPS = ("unavailable", "dropout", "loss", "stragglers", "deadline", "absent", "away", "repair", *_BY_THE_CLOCK)
 _TOGETHER = (("period", "away"), ("away", "period"), ("repair", "fails_every"), ("trace_repeats", "trace"))
 """Fields that mean nothing without another one."""
+_LONGEST = 1e12
+"""Seconds, some 30,000 years: beyond that simulated times could not be told apart."""
 _CYCLES = 1000
 """Of two repetitions the longer one at most comes so many times before both begin together again."""
 
@@ -127,6 +129,9 @@ class Fleet:
         for name in moving:
             if isinstance(value := getattr(self, name), float) and math.isinf(value):
                 raise ConfigError(f"fleet.{name} = inf: it would never come; leave it out")
+        for name in (*_BY_THE_CLOCK, "repair", "deadline"):
+            if isinstance(value := getattr(self, name), int | float) and _LONGEST < value < math.inf:
+                raise ConfigError(f"fleet.{name} = {value:g} seconds is longer than any run; give at most {_LONGEST:g}")
         if math.isinf(self.repair):
             raise ConfigError("fleet.repair = inf: nobody who fails would ever come back; use fleet.leaves for that")
         if moving and self.timeless:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedloom import __version__
@@ -489,16 +490,16 @@ def summed_up(label: str | None, setting: Setting, clocks: Clocks, theta: Vector
 
 @contextmanager
 def _gentle_interrupt() -> Iterator[Callable[[], bool]]:
-    """Tells whether Ctrl-C was pressed, so that a round is never cut in half; a second one is not held back."""
+    """Tells whether Ctrl-C was pressed, so that a round is never cut in half; a second one is as ever."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     pressed = threading.Event()
     before = signal.getsignal(signal.SIGINT)
 
-    def handle(number: int, frame: object) -> None:
-        if pressed.is_set():
-            raise KeyboardInterrupt
+    def handle(number: int, frame: FrameType | None) -> None:
+        if pressed.is_set() and callable(before):
+            before(number, frame)
         pressed.set()
 
     signal.signal(signal.SIGINT, handle)

@@ -98,7 +98,7 @@ class Setting:
         data, method = self.problem.data, self.method
         sources = data.with_role(SOURCE)
         with faults.collecting(("method",)):
-            check_parameters(method)
+            check_parameters(method, self.problem.dtype)
         with faults.collecting(("method", "name"), ("data", "partition"), ("method",)):
             check_layout(method, data)
         with faults.collecting(("channel",)):

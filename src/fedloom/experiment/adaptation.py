@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -175,7 +174,7 @@ def open_run(
         assert isinstance(run, Run)
         return Trained(problem, method, run.state, int(run.summary["rounds"]), int(run.summary["seed"]))
     saved = open_saved(folder)
-    config = tomllib.loads(RunFolder.open(saved.folder, write=False).read_text(CONFIG))
+    config = RunFolder.open(saved.folder, write=False).read_toml(CONFIG)
     experiment = None
     if problem is None or method is None:
         if config.get("made_by") == "python":

@@ -57,7 +57,9 @@ class Form:
     def read(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """All fields, given or by default, and for each key that cannot be what is wrong with it."""
         given = {key: self._plain(key, value) for key, value in values.items()}
-        wrong: dict[str, str] = {}
+        wrong = {key: why for key, value in given.items() if (why := _unusable(value))}
+        if wrong:
+            return {}, wrong
         try:
             model = self._model.model_validate_json(json.dumps(given, default=str))
         except ValidationError as error:
@@ -83,6 +85,8 @@ class Form:
             return f"is missing; {self.title} needs {type_words(self.fields[key].annotation)}"
         if error["type"] == "value_error":
             return f"cannot be: {error['ctx']['error']}"
+        if key not in self.fields:
+            return f"cannot be: {error['msg']}"
         annotation = self.fields[key].annotation
         near = nearest(value, choices(annotation)) if isinstance(value, str) else None
         return f"should be {type_words(annotation)}" + (f"; did you mean {near!r}?" if near else "")
@@ -92,6 +96,16 @@ class Form:
         fields: dict[str, Any] = {field.name: (field.annotation, field.default) for field in self.fields.values()}
         config: ConfigDict = {**_STRICT, "extra": "allow"} if self.open else _STRICT
         return create_model("Settings", __config__=config, **fields)
+
+
+def _unusable(value: Any) -> str:
+    """Why no setting can have a value, or have it in a list; nothing where that is not so."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return "should be a whole number that 64 bits can hold"
+    if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+        return "should be a text in UTF-8"
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return next((why for part in parts if (why := _unusable(part))), "")
 
 
 def spoken(values: Mapping[str, Any], form: Form) -> dict[str, Any]:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import tomllib
+import re
 from collections.abc import Iterator
 from typing import Any
 
+from fedloom.storage import toml
 from fedloom.types import Key
+
+_TEXTS = re.compile(r""" "(?:[^"\\]|\\.)*" | '[^']*' | \#.* """, re.VERBOSE)
+"""Texts of one line, and comments."""
+_LONG = ('"""', "'''")
+"""Where a text of several lines begins or ends."""
+_EFFORT = 20_000_000
+"""Characters that are read again to find where texts of several lines end: more than any settings need."""
 
 
 def key_lines(text: str) -> dict[Key, int]:
@@ -15,7 +23,7 @@ def key_lines(text: str) -> dict[Key, int]:
     table: Key = ()
     arrays: dict[Key, int] = {}
     for line, statement in _statements(text):
-        parsed = tomllib.loads(statement)
+        parsed = toml.loads(statement)
         if statement.lstrip().startswith("["):
             table = _table(next(_paths(parsed)), arrays, repeated=statement.lstrip().startswith("[["))
             found.setdefault(table, line)
@@ -28,22 +36,30 @@ def key_lines(text: str) -> dict[Key, int]:
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
     """Each header and each ``key = value`` with its first line; one goes on until it is valid TOML by itself."""
-    waiting, start = "", 0
+    waiting, start, brackets, long, effort = list[str](), 0, 0, False, 0
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
         if not waiting:
-            start = number
-        waiting = f"{waiting}\n{line}" if waiting else line
-        if not waiting.strip() or waiting.lstrip().startswith("#"):
-            waiting = ""
-        elif _complete(waiting):
-            yield start, waiting
-            waiting = ""
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            start, brackets, long = number, 0, False
+        waiting.append(line)
+        bare = _TEXTS.sub("", line)
+        brackets, long = brackets + bare.count("[") - bare.count("]"), long or any(mark in line for mark in _LONG)
+        if brackets and not long:  # a list that goes on
+            continue
+        statement = "\n".join(waiting)
+        effort += len(statement)
+        if effort > len(text) + _EFFORT:
+            raise toml.TomlFault("a text goes on over too many lines; put it on fewer", start)
+        if _complete(statement):
+            yield start, statement
+            waiting = []
 
 
 def _complete(statement: str) -> bool:
     try:
-        tomllib.loads(statement)
-    except tomllib.TOMLDecodeError:
+        toml.loads(statement)
+    except toml.TomlFault:
         return False
     return True
 

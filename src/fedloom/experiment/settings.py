@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +11,13 @@ from typing import Any
 
 from fedloom.errors import ConfigError
 from fedloom.experiment.lines import key_lines
+from fedloom.storage import toml
 from fedloom.types import Key
 
+_LARGEST = 16_000_000
+"""Bytes of a file with settings: more than a list of a million sizes has."""
+_DEEPEST, _DIGITS = 40, 9
+"""Names in a key, and digits of a number among them."""
 _DOTTED = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
@@ -58,14 +62,17 @@ class Settings:
 
     def set(self, override: Override) -> None:
         """Set one value; tables on the way are made, and a way through a list without a number means all of it."""
-        self._put(self.values, (), override.key.split("."), override)
+        way = override.key.split(".")
+        if len(way) > _DEEPEST:
+            raise ConfigError(f"{override.place[:60] or override.key[:60]}…: no setting is so deep")
+        self._put(self.values, (), way, override)
 
     def _put(self, table: Any, at: Key, rest: list[str], override: Override) -> None:
         name, *further = rest
         if isinstance(table, list):
-            chosen = [int(name)] if name.isdecimal() else range(len(table))
-            if name.isdecimal() and int(name) >= len(table):
+            if name.isdecimal() and (len(name) > _DIGITS or int(name) >= len(table)):
                 raise override.refused(at, f"has {len(table)} entries, counted from 0")
+            chosen = [int(name)] if name.isdecimal() else range(len(table))
             for index in chosen:
                 self._put(table[index], (*at, index), further if name.isdecimal() else rest, override)
             return
@@ -154,8 +161,8 @@ def parse_set(text: str) -> Override:
 def parse_value(text: str) -> Any:
     """A value as TOML has it; what is no TOML is a text."""
     try:
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+        parsed = toml.loads(f"value = {text}")
+    except toml.TomlFault:
         return text
     return parsed["value"] if set(parsed) == {"value"} else text
 
@@ -167,24 +174,27 @@ def _from_file(path: Path) -> Settings:
             f"or go on with a run by `fedloom resume {path}`"
         )
     try:
-        text = path.read_text(encoding="utf-8")
+        with open(path, "rb") as file:
+            content = file.read(_LARGEST + 1)  # of a device there may be no end
+        text = content.decode().replace("\r\n", "\n")
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}; check the path") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is no text: byte {error.start} is not UTF-8; give a TOML file") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > _LARGEST:
+        raise ConfigError(
+            f"{path} is larger than {_LARGEST // 10**6} MB, which no experiment file is; give a TOML file"
+        )
     try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        what, _, where = str(error).partition(" (at ")
-        line = re.search(r"line (\d+)", where)
-        place = f"{path}:{line[1] if line else text.count(chr(10)) + 1}"
-        raise ConfigError(f"{place}: not valid TOML: {what[:1].lower() + what[1:]}") from None
+        values, lines = toml.loads(text), key_lines(text)
+    except toml.TomlFault as fault:
+        raise ConfigError(f"{path}:{fault.line}: {fault.what}") from None
     if values.get("made_by") == "python":
         raise ConfigError(
             f"{path} belongs to a run that was made from Python, whose data and model are not in the file; "
             "go on with it from there: train(…, out=…, resume=True)"
         )
-    places = {key: f"{path}:{line}" for key, line in key_lines(text).items()}
+    places = {key: f"{path}:{line}" for key, line in lines.items()}
     return Settings(values, places, path)

@@ -78,7 +78,7 @@ def value_text(value: object) -> str:
     elif isinstance(value, dict):
         text = "{" + ", ".join(f"{key} = {value_text(item)}" for key, item in value.items()) + "}"
     else:
-        text = str(value)
+        text = hex(value) if isinstance(value, int) and value.bit_length() > 1000 else str(value)
     return text if len(text) <= 60 else text[:57] + "…"
 
 

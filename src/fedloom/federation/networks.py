@@ -10,11 +10,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fedloom.capacity import refuse_larger
 from fedloom.errors import ConfigError, ModelError
 from fedloom.federation.data import FederatedData
 from fedloom.federation.model import Model
+from fedloom.federation.randomness import torch_seeded
 from fedloom.register import Register
+from fedloom.types import Count
 
+_COPIES = 4
+"""Of a model that is trained there are at least these: the module, θ, a client's own, and a gradient."""
+_MOST_LAYERS = 1000
 Build = Callable[..., nn.Module]
 NETWORKS: Register[Build] = Register(
     "model",
@@ -32,7 +38,7 @@ def linear(shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.Module
 
 
 @NETWORKS.register("mlp")
-def mlp(shape: tuple[int, ...], outputs: int, hidden: Sequence[int] = (100,), activation: str = "relu") -> nn.Module:
+def mlp(shape: tuple[int, ...], outputs: int, hidden: Sequence[Count] = (100,), activation: str = "relu") -> nn.Module:
     """Fully connected layers of the given widths."""
     return nn.Sequential(nn.Flatten(), *_dense(math.prod(shape), hidden, outputs, _activation(activation)))
 
@@ -96,6 +102,8 @@ def lstm(
     for option, value, least in (("hidden", hidden, 1), ("layers", layers, 1), ("dense", dense, 0)):
         if value < least:
             raise ConfigError(f"lstm cannot have {option} = {value}; give at least {least}")
+    if layers > _MOST_LAYERS:
+        raise ConfigError(f"lstm cannot have layers = {layers}; give at most {_MOST_LAYERS:,}")
     if not 0 <= dropout < 1:
         raise ConfigError(f"lstm cannot drop a share of {dropout}; give a dropout from 0 to below 1")
     return Cells(shape[1], outputs, hidden, layers, dense, dropout)
@@ -105,11 +113,11 @@ def lstm(
 def cnn(
     shape: tuple[int, ...],
     outputs: int,
-    channels: Sequence[int] = (32, 64),
-    kernel: int = 3,
+    channels: Sequence[Count] = (32, 64),
+    kernel: Count = 3,
     pool: Sequence[str] = ("max",),
     activation: str = "relu",
-    hidden: Sequence[int] = (),
+    hidden: Sequence[Count] = (),
     windows: Literal["centred", "aligned"] = "centred",
     init: Literal["torch", "truncated-normal"] = "torch",
 ) -> nn.Module:
@@ -146,9 +154,24 @@ class Recipe:
         build = NETWORKS.find(self.name)
         try:
             return build(self.shape, self.outputs, **self.options)
-        except TypeError as error:
-            message = f"the model {self.name!r} cannot be built with the options {self.options}: {error}"
-            raise ConfigError(message) from error
+        except (TypeError, RuntimeError, ValueError, OverflowError) as error:  # torch, of sizes that cannot be
+            why = str(error).partition("\n")[0]
+            raise ConfigError(
+                f"the model {self.name!r} cannot be built with the options {self.options}: {why}"
+            ) from error
+
+    def refuse_larger(self) -> None:
+        """A ConfigError, before anything is allocated, if the machine cannot hold the network.
+
+        Its tensors are made without their numbers; a user's own network is not asked.
+        """
+        if NETWORKS.find(self.name).__module__ != __name__:
+            return
+        with torch_seeded(0), torch.device("meta"):
+            size = sum(parameter.numel() * parameter.element_size() for parameter in self().parameters())
+        options = ", ".join(f"{option} = {value}" for option, value in self.options.items())
+        what = f"the model {self.name!r} with {options}" if options else f"the model {self.name!r}"
+        refuse_larger(_COPIES * size, what, "Choose a smaller model.", ConfigError)
 
 
 def build_model(name: str, data: FederatedData, **options: Any) -> Model:
@@ -165,7 +188,9 @@ def build_model(name: str, data: FederatedData, **options: Any) -> Model:
         model = fedloom.build_model("mlp", data, hidden=[16])
         print(model.n, "parameters")
     """
-    return Model(Recipe(name, tuple(data.x.shape[1:]), data.outputs, options))
+    recipe = Recipe(name, tuple(data.x.shape[1:]), data.outputs, options)
+    recipe.refuse_larger()
+    return Model(recipe)
 
 
 def _dense(width: int, hidden: Sequence[int], outputs: int, act: Callable[[], nn.Module]) -> list[nn.Module]:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
 from fedloom.errors import ConfigError
-from fedloom.types import Decay, NonNegative, Positive, State, Vector
+from fedloom.types import Decay, NonNegative, State, Vector
 
+Adaptivity = Annotated[float, Interval(gt=0, le=1e18)]
+"""τ, whose square a number of the model must hold."""
 Squares = Literal["momentum", "mean"]
 Correction = Literal["adam", "flower"]
 
@@ -77,7 +80,7 @@ class Adaptive:
 
     beta1: Decay = 0.9
     """β₁, how much of the last Δ is kept."""
-    tau: Positive = 1e-3
+    tau: Adaptivity = 1e-3
     """τ, the degree of adaptivity: the smaller, the more the step forgets how large a move was."""
     v_start: NonNegative | None = None
     """v₋₁; none: τ², as in the paper."""
@@ -180,7 +183,7 @@ class ServerChoice:
     """β₁ of adagrad (none: 0), yogi and adam (none: 0.9)."""
     beta2: Decay | None = None
     """β₂ of yogi and adam; none: 0.99."""
-    tau: Positive | None = None
+    tau: Adaptivity | None = None
     """τ of adagrad, yogi and adam; none: 0.001."""
     v_start: NonNegative | None = None
     """v₋₁ of adagrad, yogi and adam; none: τ²."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -9,6 +10,7 @@ from typing import Literal, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from fedloom.errors import ConfigError
@@ -320,12 +322,22 @@ class NodeMethod(Method):
         return self.node(client, received, memory)
 
 
-def check_parameters(method: Method) -> None:
-    """Refuses a hyper-parameter outside what its field's annotation allows; constructors only store."""
+def check_parameters(method: Method, dtype: torch.dtype = torch.float64) -> None:
+    """Refuses a hyper-parameter outside what its field's annotation, or a number of the model, allows.
+
+    Constructors only store.
+    """
+    largest = torch.finfo(dtype).max
     for name, value, why in unfit_fields(method):
         raise ConfigError(f"{type(method).__name__}: {name} = {value!r} cannot be: {why}")
+    for name, value in vars(method).items():
+        if isinstance(value, int | float) and largest < abs(value) < math.inf:
+            raise ConfigError(
+                f"{type(method).__name__}: {name} = {value!r} cannot be: the largest number of the model is "
+                f"{largest:.3g}"
+            )
     for inner in inner_methods(type(method)):
-        check_parameters(getattr(method, inner))
+        check_parameters(getattr(method, inner), dtype)
 
 
 def inner_methods(cls: type[Method]) -> tuple[str, ...]:

@@ -6,11 +6,9 @@ reported as far as it got. Anything else that does not read is damage, and is sa
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.errors import RunError
+from fedloom.storage import toml
 from fedloom.storage.belonging import misfits
-from fedloom.storage.files import guarded
+from fedloom.storage.files import guarded, loads
 from fedloom.storage.rows import Rows
 from fedloom.storage.seal import CHAIN
 
@@ -131,7 +130,10 @@ def number(value: object) -> float | None:
     """A JSON value as a number; None for anything that is not one. NaN and infinity stay what they are."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 def total(row: dict[str, Any], *clocks: str) -> float | None:
@@ -182,7 +184,7 @@ def read_run(folder: str | Path) -> RunRecord:
 def read_record(path: Path) -> dict[str, Any]:
     """A JSON object that a comparison or a reproduction left; empty where there is none that can be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -241,10 +243,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _parse_object(path: Path, text: str, line: int) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        value = loads(text)
+    except ValueError as error:
         at = line + getattr(error, "lineno", 1) - 1
-        raise RunError(f"{path}, line {at}: damaged: {getattr(error, 'msg', 'nested too deep')}. {_REMEDY}") from error
+        raise RunError(f"{path}, line {at}: damaged: {getattr(error, 'msg', error)}. {_REMEDY}") from error
     if not isinstance(value, dict):
         raise RunError(f"{path}, line {line}: damaged: not a JSON object. {_REMEDY}")
     return value
@@ -252,11 +254,9 @@ def _parse_object(path: Path, text: str, line: int) -> dict[str, Any]:
 
 def _parse_toml(path: Path, text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        where = re.search(r"\(at line (\d+)", str(error))
-        line = int(where[1]) if where else text.count("\n") + 1
-        raise RunError(f"{path}, line {line}: damaged: {str(error).split(' (at ')[0]}. {_REMEDY}") from error
+        return toml.loads(text)
+    except toml.TomlFault as fault:
+        raise RunError(f"{path}, line {fault.line}: damaged: {fault.what}. {_REMEDY}") from fault
 
 
 def _read_history(path: Path, *, complete: bool) -> Rows:
@@ -297,6 +297,6 @@ def _parse_row(path: Path, line: bytes, at: int) -> dict[str, Any]:
 
 def _row(line: bytes) -> dict[str, Any]:
     """A line that was found to be a row before."""
-    row: dict[str, Any] = json.loads(line)
+    row: dict[str, Any] = loads(line)
     row.pop(CHAIN, None)
     return row

@@ -6,11 +6,11 @@ Nothing here needs torch, changes a file, or runs code that a folder names.
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 from fedloom.errors import RunError
+from fedloom.storage.files import loads
 from fedloom.storage.history import History
 from fedloom.storage.seal import RUN, broken
 
@@ -28,6 +28,13 @@ def hashes(folder: Path) -> dict[str, str]:
 def misfits(folder: Path) -> list[str]:
     """What in a run's folder does not fit what, a line for each; what an older fedloom wrote cannot be compared."""
     meta, summary = _meta(folder / CHECKPOINT), _table(folder / SUMMARY)
+    try:
+        return _misfits(folder, meta, summary)
+    except (KeyError, TypeError, AttributeError):  # nobody has looked at its checksum yet
+        return [f"{CHECKPOINT} is damaged: its header does not say what it should"]
+
+
+def _misfits(folder: Path, meta: dict[str, Any] | None, summary: dict[str, Any] | None) -> list[str]:
     found = []
     if summary is not None and broken(summary):
         found.append(f"{SUMMARY} was changed after it was written")
@@ -73,16 +80,16 @@ def _meta(path: Path) -> dict[str, Any] | None:
         with open(path, "rb") as file:
             size = path.stat().st_size
             length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length)) if length < size else {}
-        found = json.loads(header["__metadata__"]["meta"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            header = loads(file.read(length)) if length < size else {}
+        found = loads(header["__metadata__"]["meta"])
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if isinstance(found, dict) else None
 
 
 def _table(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        found = loads(path.read_bytes())
+    except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
+import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
@@ -77,14 +78,21 @@ def load(path: Path, remedy: str = "Take another checkpoint of the run, or start
     """Reads one checkpoint file and verifies every byte; RunError when it is missing, damaged, cut off or foreign."""
     header = tensorfile.check(path, _KIND, remedy)
     with guarded(path):
-        tensors = safetensors.torch.load(path.read_bytes())
-    for name, (dtype, shape) in json.loads(header.texts["raw"]).items():
-        tensors[name] = from_bytes(tensors[name].numpy(), dtype_of(dtype), tuple(shape))
-    groups: Groups = {_unescape(name): {} for name in json.loads(header.texts["groups"])}
-    for name in header.offsets:
-        group, key = map(_unescape, name.split("/"))
-        groups[group][key] = tensors[name]
-    return Checkpoint(groups, json.loads(header.texts["meta"]))
+        data = path.read_bytes()
+    try:
+        tensors = safetensors.torch.load(data)
+    except safetensors.SafetensorError as error:
+        raise RunError(f"{path} is damaged, or was not written by fedloom ({error}). {remedy}") from None
+    try:
+        for name, (dtype, shape) in json.loads(header.texts["raw"]).items():
+            tensors[name] = from_bytes(tensors[name].numpy(), dtype_of(dtype), tuple(shape))
+        groups: Groups = {_unescape(name): {} for name in json.loads(header.texts["groups"])}
+        for name in header.offsets:
+            group, key = map(_unescape, name.split("/"))
+            groups[group][key] = tensors[name]
+        return Checkpoint(groups, json.loads(header.texts["meta"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:  # a checksum can be forged too
+        raise RunError(f"{path} is damaged, or was not written by fedloom ({error!r}). {remedy}") from None
 
 
 def save_latest(folder: Path, groups: Groups, meta: dict[str, Any]) -> None:

@@ -14,6 +14,8 @@ from typing import Any, BinaryIO
 
 from fedloom.errors import RunError
 
+_DEEPEST = 100
+"""Tables and lists inside each other: more than any file of a run has, and less than any reader of them can bear."""
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
@@ -57,6 +59,28 @@ def write_json(path: Path, value: Any) -> None:
     """Writes a value as JSON, all or nothing; NaN and infinities, which JSON lacks, become null."""
     with replacing(path) as file:
         file.write((json.dumps(plain(value, path.name), indent=1, allow_nan=False) + "\n").encode())
+
+
+def loads(text: str | bytes) -> Any:
+    """The value of a JSON text of anybody's, or a ValueError that says what is wrong with it."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if nested_deeper(value, _DEEPEST):
+        raise ValueError(f"nested deeper than {_DEEPEST}")
+    return value
+
+
+def nested_deeper(value: Any, limit: int) -> bool:
+    """Whether more tables and lists than this are inside each other; found without recursion."""
+    level = [value]
+    for _ in range(limit + 1):
+        parts = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
+        if not parts:
+            return False
+        level = [item for part in parts for item in part]
+    return True
 
 
 def sync_file(path: Path) -> None:

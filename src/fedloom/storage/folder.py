@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from torch import Tensor
 from fedloom.errors import RunError
 from fedloom.storage import checkpoint, lock, store, toml
 from fedloom.storage.closing import Closing
-from fedloom.storage.files import guarded, replacing, write_json
+from fedloom.storage.files import guarded, loads, replacing, write_json
 from fedloom.storage.signature import SIGNATURE, signature_of
 from fedloom.storage.tensors import to_bytes
 
@@ -26,8 +25,8 @@ TASK = "task-"
 """How the folders of tasks in sequence begin; a number follows."""
 _CHECKPOINTS = (checkpoint.NEWEST, checkpoint.PREVIOUS, checkpoint.NEXT, checkpoint.DAMAGED)
 _OWN = (CONFIG, SIGNATURE, *_CHECKPOINTS, HISTORY, DATA, SUMMARY, REPORT, MATRIX, FLEET)
-_BEFORE_A_RUN = {f"{CONFIG}.tmp", SIGNATURE, f"{SIGNATURE}.tmp"}
-"""What a kill can leave in a folder that is not a run yet."""
+_UNFINISHED = frozenset({SIGNATURE, *(f"{name}.tmp" for name in _OWN)})
+"""What a kill before a file was complete leaves: where nothing else is, no run ever began."""
 
 
 def theta_sha256(vector: Tensor) -> str:
@@ -110,22 +109,30 @@ class RunFolder(Closing):
             except UnicodeDecodeError as error:
                 raise RunError(f"{path} is damaged: byte {error.start} is no text. {self._again()}") from None
 
+    def read_toml(self, name: str) -> dict[str, Any]:
+        """The table in a TOML file."""
+        try:
+            return toml.loads(self.read_text(name))
+        except toml.TomlFault as fault:
+            raise RunError(f"{self.file(name)} is damaged: {fault}. Restore it from a copy.") from None
+
     def read_json(self, name: str) -> Any:
         """The value in a JSON file."""
         try:
-            return json.loads(self.read_text(name))
-        except (json.JSONDecodeError, RecursionError) as error:
+            return loads(self.read_text(name))
+        except ValueError as error:
             raise RunError(f"{self.file(name)} is damaged: {error}. {self._again()}") from None
 
     def _clear(self, force: bool) -> None:
         """Removes the run that is here, if that is wanted."""
-        there = set(lock.content(self.path))
-        if not force and not there <= _BEFORE_A_RUN:
-            raise RunError(
-                f"{self.path} already holds a run: continue it with `fedloom resume {self.path}`, "
-                "choose another folder with --out, or replace it with --force."
-            )
-        _remove_own(self.path)
+        found = set(lock.content(self.path))
+        if found - _UNFINISHED and not force:
+            what = f"holds what is left of a run (it has no {CONFIG}):"
+            if CONFIG in found:
+                what = f"already holds a run: continue it with `fedloom resume {self.path}`,"
+            raise RunError(f"{self.path} {what} choose another folder with --out, or replace it with --force.")
+        if found:
+            _remove_own(self.path)
 
     def _again(self) -> str:
         return f"Remove it and write it again with `fedloom resume {self.path}`."

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fedloom.errors import RunError
 from fedloom.storage.closing import Closing
-from fedloom.storage.files import guarded, plain, replacing
+from fedloom.storage.files import guarded, loads, plain, replacing
 from fedloom.storage.rows import Row as Row
 from fedloom.storage.rows import Rows
 from fedloom.storage.seal import CHAIN, link, unlinked
@@ -224,8 +224,8 @@ def _cut_off(path: Path, number: int, line: bytes, next_line: bytes) -> str:
 
 def _row(line: bytes) -> Row | None:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = loads(line)
+    except ValueError:
         return None
     return plain(row, "row") if _is_row(row) else None
 

@@ -11,7 +11,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 import fedloom
 from fedloom.errors import RunError
-from fedloom.storage.files import guarded
+from fedloom.storage.files import guarded, loads
 
 LOCK, MARK = ".lock", ".fedloom"
 _OLD_MARK = b'{"fedloom"'
@@ -58,7 +58,7 @@ def _beginning(path: Path) -> bytes | None:
 
 def _holder(folder: Path) -> str:
     try:
-        found = json.loads((folder / MARK).read_bytes())
+        found = loads((folder / MARK).read_bytes())
         return f"process {found['pid']} on {found['host']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

@@ -1,0 +1,145 @@
+"""Any damage to a run's folder: an error in words, the same result, or one with a note. Never another in silence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+import warnings
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from harness import Silent, altered, flipped, fuzz, little_memory
+
+import fedloom
+from fedloom.engine.run import Interrupted
+from fedloom.experiment import Experiment, load_experiment
+from fedloom.report import find_runs, write_report
+from fedloom.storage import toml
+
+BEGUN = {
+    "data": {"name": "synthetic", "clients": 4, "rows": 12, "features": 3, "classes": 3},
+    "model": {"name": "linear"},
+    "method": {"name": "scaffold", "lr": 0.05},
+    "rounds": 4,
+    "execution": {"executor": "serial", "checkpoint_every": 1},
+}
+CLOCK = "wall_seconds"
+
+
+class Runs:
+    """A run that ended and the same one stopped, and what comes of them when nothing is damaged."""
+
+    def __init__(self, place: Path) -> None:
+        self.finished, self.stopped, self.other = place / "finished", place / "stopped", place / "other"
+
+        def progress(row: dict[str, Any], rounds: int) -> None:
+            if row["round"] == 3:
+                raise Interrupted(None, 3)
+
+        Experiment.load(None, BEGUN).run(self.finished)
+        Experiment.load(None, {**BEGUN, "seed": 1}).run(self.other)
+        with pytest.raises(Interrupted):
+            Experiment.load(None, BEGUN).run(self.stopped, progress=progress)
+
+    @cache  # noqa: B019
+    def expected(self, which: str, did: str) -> Any:
+        """What a command gives for a folder that is whole."""
+        copy = self.finished.parent / "whole"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(getattr(self, which), copy)
+        return COMMANDS[did](copy)[0]
+
+
+def timeless(value: Any) -> Any:
+    """Without what the wall clock says, and without the name of a run, which is drawn anew for each."""
+    if isinstance(value, dict):
+        return {k: timeless(v) for k, v in value.items() if k not in (CLOCK, "folder", "run", "sha256", "checkpoint")}
+    return list(map(timeless, value)) if isinstance(value, list | tuple) else value
+
+
+def resumed(folder: Path) -> tuple[Any, list[str]]:
+    done = load_experiment(folder / "config.toml").run(folder, resume=True)
+    return (done.summary["theta_sha256"], timeless(json.loads(json.dumps(done.history)))), done.notes
+
+
+def reported(folder: Path) -> tuple[Any, list[str]]:
+    write_report(folder, folder / "report.html")
+    (run,) = find_runs(folder)
+    seen = timeless([run.config, run.data, list(run.history), run.summary])
+    return json.loads(json.dumps(seen)), list(run.misfits)
+
+
+def adapted(folder: Path) -> tuple[Any, list[str]]:
+    done = fedloom.adapt(folder, 1, steps=1, lr=0.05)
+    return (done.before, done.after), list(done.record.get("notes", ()))
+
+
+COMMANDS: dict[str, Callable[[Path], tuple[Any, list[str]]]] = {"resume": resumed, "report": reported, "adapt": adapted}
+
+
+def damage(folder: Path, runs: Runs, random: Random) -> str:
+    """Does something to one of the files; which."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    path = random.choice(files)
+    kind = random.randrange(6)
+    if kind == 0:
+        path.unlink()
+    elif kind == 1:
+        source = random.choice(sorted(p for p in random.choice([runs.other, folder]).rglob("*") if p.is_file()))
+        path.write_bytes(source.read_bytes())
+    elif kind == 2 and path.suffix in (".json", ".jsonl", ".toml"):
+        try:
+            structure(path, random)
+        except (ValueError, TypeError, AttributeError, fedloom.errors.FedloomError):
+            path.write_bytes(b"")
+    else:
+        path.write_bytes(flipped(path.read_bytes(), random))
+    return path.name
+
+
+def structure(path: Path, random: Random) -> None:
+    text = path.read_text()
+    if path.suffix == ".toml":
+        table = tomllib.loads(text)
+        altered(table, random)
+        path.write_text(toml.dumps(table))
+        return
+    lines = text.splitlines() if path.suffix == ".jsonl" else [text]
+    at = random.randrange(len(lines))
+    value = json.loads(lines[at])
+    altered(value, random)
+    lines[at] = json.dumps(value)
+    path.write_text("\n".join(lines) + "\n")
+
+
+def attempt(runs: Runs, random: Random) -> str:
+    which, did = random.choice(
+        [("stopped", "resume"), ("stopped", "adapt"), ("stopped", "report")] * 2 + [("finished", d) for d in COMMANDS]
+    )
+    folder = runs.finished.parent / "copy"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(getattr(runs, which), folder)
+    names = {damage(folder, runs, random) for _ in range(random.choice([1, 1, 1, 2]))}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found, notes = COMMANDS[did](folder)
+    if found == runs.expected(which, did):
+        return f"{did}: the same"
+    if notes or said:
+        return f"{did}: another, and said"
+    raise Silent(f"{did} of the {which} run gives another result without a word; damaged: {', '.join(sorted(names))}")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("folders"))
+
+
+def test_no_damage_to_a_folder_gives_another_result_in_silence(runs: Runs) -> None:
+    with little_memory():
+        fuzz("run folders", 60, partial(attempt, runs))
