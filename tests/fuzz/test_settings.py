@@ -66,8 +66,16 @@ def settings_of(random: Random) -> dict[str, Any]:
             continue
         fields = vars(Top()) if not name else SECTIONS[name](section if name else {}).fields
         if fields:
-            section[random.choice(list(fields))] = random.choice(STRANGE)
+            key = random.choice([*fields, *[key for key in fields if key in section] * 2])
+            usual = section.get(key, getattr(fields[key], "default", fields[key]))
+            section[key] = random.choice(alike(usual) if random.random() < 0.6 else STRANGE)
     return values
+
+
+def alike(usual: Any) -> list[Any]:
+    """Strange values of the same type as the usual one, which get further than others."""
+    kinds = (bool, int, float) if isinstance(usual, int | float) else (type(usual),)
+    return [value for value in STRANGE if type(value) in kinds] or [0, 1, 0.5]
 
 
 def written(values: dict[str, Any], random: Random, folder: Path) -> Experiment | Any:
