@@ -181,7 +181,10 @@ def test_a_finished_run_can_be_resumed_and_stays_what_it_is(call: Call, summary:
             ("--method", "per-fedavg", "--alpha", 0.1),
             "not chosen; the method's is method.alpha, on the command line --set",
         ),
-        (("--hidden", "a,b"), '--hidden: model.hidden = ["a", "b"] should be a list of whole numbers'),
+        (
+            ("--hidden", "a,b"),
+            '--hidden: model.hidden = ["a", "b"] should be a list of values, each a whole number of at least 1',
+        ),
         (("--quantise", 99), "--quantise: channel.0.bits = 99 should be a whole number from 1 to 16"),
     ],
 )

@@ -64,7 +64,7 @@ def timeless(value: Any) -> Any:
 
 def resumed(folder: Path) -> tuple[Any, list[str]]:
     done = load_experiment(folder / "config.toml").run(folder, resume=True)
-    return (done.summary["theta_sha256"], timeless(json.loads(json.dumps(done.history)))), done.notes
+    return (done.summary["theta_sha256"], timeless(json.loads(json.dumps(list(done.history))))), done.notes
 
 
 def reported(folder: Path) -> tuple[Any, list[str]]:

@@ -268,7 +268,7 @@ def test_a_kill_before_the_config_was_there_leaves_a_folder_that_is_free(tmp_pat
         folder.write_text("config.toml.tmp", "seed = ")
     with RunFolder.create(tmp_path / "run") as folder:
         assert not folder.file("config.toml.tmp").exists()
-        folder.write_toml("config.toml", {"seed": 1})
+        folder.describe({"seed": 1})
     with pytest.raises(RunError, match="already holds a run"):
         RunFolder.create(tmp_path / "run")
 
