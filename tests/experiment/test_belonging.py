@@ -227,6 +227,15 @@ LOOKED_AT: dict[str, tuple[Damage, str]] = {
         "config.toml is not as it was when checkpoint.safetensors was written",
     ),
     "data": (lambda run: edit(run / "data.json", "{", "{ "), "data.json is not as it was"),
+    "hash": (lambda run: edit(run / "summary.json", '"sha256"', '"sha257"'), "summary.json has lost its hash"),
+    "checkpoint": (
+        lambda run: (run / "checkpoint.safetensors").write_bytes(b"\0" * 64) and None,
+        "checkpoint.safetensors cannot be read, so it is not known whether the other files belong to the run",
+    ),
+    "no checkpoint": (
+        lambda run: [path.unlink() for path in run.glob("checkpoint*")] and None,
+        "checkpoint.safetensors cannot be read",
+    ),
 }
 
 

@@ -71,7 +71,8 @@ def reported(folder: Path) -> tuple[Any, list[str]]:
     write_report(folder, folder / "report.html")
     (run,) = find_runs(folder)
     seen = timeless([run.config, run.data, list(run.history), run.summary])
-    return json.loads(json.dumps(seen)), list(run.misfits)
+    unfinished = ["not finished"] if run.rounds == run.planned_rounds and not run.finished else []  # the page says so
+    return json.loads(json.dumps(seen)), [*run.misfits, *unfinished]
 
 
 def adapted(folder: Path) -> tuple[Any, list[str]]:

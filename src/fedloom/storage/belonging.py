@@ -12,9 +12,10 @@ from typing import Any
 from fedloom.errors import RunError
 from fedloom.storage.files import loads
 from fedloom.storage.history import History
-from fedloom.storage.seal import RUN, broken
+from fedloom.storage.seal import RUN, SHA256, broken
 
-CHECKPOINT, HISTORY, SUMMARY = "checkpoint.safetensors", "history.jsonl", "summary.json"
+CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
+HISTORY, SUMMARY = "history.jsonl", "summary.json"
 SEALED = ("config.toml", "data.json")
 """Files whose hashes the checkpoint has."""
 
@@ -38,6 +39,8 @@ def _misfits(folder: Path, meta: dict[str, Any] | None, summary: dict[str, Any] 
     found = []
     if summary is not None and broken(summary):
         found.append(f"{SUMMARY} was changed after it was written")
+    if meta is None and _was_there(folder, summary):
+        found.append(f"{CHECKPOINT} cannot be read, so it is not known whether the other files belong to the run")
     if meta is None or "seal" not in meta:
         return found
     run = meta["seal"]["run"]
@@ -49,9 +52,16 @@ def _misfits(folder: Path, meta: dict[str, Any] | None, summary: dict[str, Any] 
     return found + _history(folder / HISTORY, run, meta)
 
 
+def _was_there(folder: Path, summary: dict[str, Any] | None) -> bool:
+    """Whether a folder whose checkpoint cannot be read had one; that of tasks in sequence has none of its own."""
+    return any((folder / name).exists() for name in (CHECKPOINT, PREVIOUS)) or RUN in (summary or {})
+
+
 def _summary(summary: dict[str, Any], run: str, meta: dict[str, Any]) -> list[str]:
     told, now = summary.get("rounds"), meta["clocks"]["round"]
-    if summary.get(RUN, run) != run:
+    if SHA256 not in summary or RUN not in summary:
+        return [f"{SUMMARY} has lost its hash or the name of its run: it was changed after it was written"]
+    if summary[RUN] != run:
         return [f"{SUMMARY} is of another run than {CHECKPOINT}"]
     if told != now:
         return [f"{SUMMARY} tells of the run after round {told}, {CHECKPOINT} is of round {now}"]
