@@ -153,3 +153,13 @@ def test_a_column_of_texts_is_left_out_without_alarm(tmp_path: Path, recwarn: py
 def test_a_label_that_no_integer_holds_is_no_class(label: float) -> None:
     with pytest.raises(DataError, match="which is no class"):
         from_arrays(X, np.array([0.0, 1, 0, 1, 0, label]), task="classification")
+
+
+@pytest.mark.parametrize("year", ["-0007", "9999"])
+def test_a_date_that_no_clock_holds_is_refused_in_words(tmp_path: Path, year: str) -> None:
+    path = tmp_path / "visits.csv"
+    path.write_text(
+        "age,seen,ill\n" + "".join(f"{k},2020-01-0{k + 1},{k % 2}\n" for k in range(8)) + f"9,{year}-01-01,1\n"
+    )
+    with pytest.raises(DataError, match="column 'seen' does not hold times"):
+        load_file(path, label_column="ill", timestamp_column="seen")

@@ -228,8 +228,9 @@ def _seconds(path: Path, column: str, values: Array) -> npt.NDArray[np.float64]:
 
     try:
         stamps: Any = pandas.to_datetime(values, utc=True, format="ISO8601")
+        since: Any = stamps - pandas.Timestamp(0, tz="utc")  # a year before 1678 or after 2261 is beyond it
     except (ValueError, TypeError) as error:
         raise DataError(
             f"{path}: column {column!r} does not hold times ({error}); give numbers or ISO dates"
         ) from error
-    return np.asarray((stamps - pandas.Timestamp(0, tz="utc")) / pandas.Timedelta("1s"), dtype=np.float64)
+    return np.asarray(since / pandas.Timedelta("1s"), dtype=np.float64)
