@@ -1,4 +1,4 @@
-"""For all tests: one torch thread, reproducible hypothesis, and global random states left as they were."""
+"""For all tests: one torch thread, reproducible hypothesis; random states and modules are left as they were."""
 
 from __future__ import annotations
 
@@ -52,3 +52,13 @@ def _global_random_states() -> Iterator[None]:
     random.setstate(ours)
     np.random.set_state(numpys)
     torch.set_rng_state(torchs)
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A module that a test wrote is forgotten with it, for the next one may write another of that name."""
+    yield
+    base = str(tmp_path_factory.getbasetemp())
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(base):
+            del sys.modules[name]

@@ -17,7 +17,6 @@ import io
 import math
 import re
 import shlex
-import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -190,18 +189,3 @@ def check_command(block: Block, words: list[str]) -> None:
                 comparison.experiment(entry, 0)
     except Exception as error:
         raise AssertionError(f"{block.place}: fedloom {shlex.join(words)}: {error}") from error
-
-
-@contextlib.contextmanager
-def reading(folder: Path) -> Iterator[Reader]:
-    """A reader whose modules are forgotten afterwards."""
-    known = set(sys.modules)
-    reader = Reader(folder)
-    sys.modules["page"] = reader.module
-    try:
-        yield reader
-    finally:
-        for name in set(sys.modules) - known:
-            file = getattr(sys.modules[name], "__file__", None)
-            if name == "page" or (file and Path(file).is_relative_to(folder)):
-                del sys.modules[name]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
-from doc_pages import PAGES, ROOT, blocks, reading
+from doc_pages import PAGES, ROOT, Reader, blocks
 
 LIVE = ("python", "console", "bash", "toml")
 WITH_EXAMPLES = [page for page in PAGES if any(block.kind in LIVE for block in blocks(page))]
@@ -17,5 +18,6 @@ def test_a_reader_who_follows_the_page_gets_what_it_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    with reading(tmp_path) as reader:
-        reader.follow(page)
+    reader = Reader(tmp_path)
+    monkeypatch.setitem(sys.modules, "page", reader.module)
+    reader.follow(page)
