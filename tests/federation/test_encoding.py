@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedloom.federation.encoding import Column, Encoding
 from fedloom.errors import DataError
+from fedloom.federation.encoding import Column, Encoding
 
 
 def cells(*values: Any) -> Any:
