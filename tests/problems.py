@@ -217,6 +217,37 @@ class Mixed(nn.Module):
         return self.head(h * self.scale + self.frozen)
 
 
+class Normed(nn.Module):
+    """A class with a forward, and a norm between its layers."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.body, self.norm, self.head = nn.Linear(inputs, 5), nn.LayerNorm(5), nn.Linear(5, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One output row a row."""
+        out: Tensor = self.head(torch.tanh(self.norm(self.body(x))))
+        return out
+
+
+def normed(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """No chain of fully connected layers, but a small module."""
+    return Normed(shape[0], outputs)
+
+
+class Centred(nn.Linear):
+    """A module that sees how its rows differ."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of every row what it has beyond the mean of all."""
+        return super().forward(x - x.mean(0))
+
+
+def centred(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Its rows must stay together."""
+    return Centred(shape[0], outputs)
+
+
 def mixed(shape: tuple[int, ...], outputs: int) -> nn.Module:
     """For the import path "problems:mixed"."""
     return Mixed(shape[0], outputs)

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedloom.federation.kernels import Affine, DenseKernel, ModuleKernel, kernel_for
+from fedloom.federation.kernels import Affine, DenseKernel, ModuleKernel, StackKernel
 from fedloom.federation.problem import Problem
+from fedloom.federation.randomness import Draw
 from problems import make_problem
 
 F64 = torch.float64
@@ -17,7 +18,8 @@ F64 = torch.float64
 
 def by_autograd(problem: Problem, theta: Tensor, x: Tensor, y: Tensor, weight: Tensor | float) -> Tensor:
     theta = theta.clone().requires_grad_()
-    total = (problem.loss.rows(problem.model(theta, x), y) * weight).sum()
+    out = torch.stack([problem.model(one, batch) for one, batch in zip(theta, x, strict=True)])
+    total = (problem.loss.rows(out, y) * weight).sum()
     (gradient,) = torch.autograd.grad(total, theta, materialize_grads=True)
     return gradient
 
@@ -46,7 +48,6 @@ PROBLEMS: dict[str, dict[str, Any]] = {
 }
 MODULES: dict[str, dict[str, Any]] = {
     "lenet": {"model": "lenet"},
-    "cnn": {"model": "cnn", "options": {"channels": [3], "activation": "elu"}},
     "lstm": {"model": "lstm", "options": {"hidden": 4}},
     "lstm of two layers, squared": {
         "model": "lstm",
@@ -63,9 +64,16 @@ MODULES: dict[str, dict[str, Any]] = {
     },
     "lstm, several labels": {"model": "lstm", "task": "multilabel", "outputs": 3, "options": {"hidden": 3}},
     "lstm, hinge": {"model": "lstm", "task": "binary", "outputs": 1, "loss": "hinge", "options": {"hidden": 3}},
+    "rows that depend on each other": {"model": "problems:centred"},
+}
+STACKED: dict[str, dict[str, Any]] = {
+    "cnn": {"model": "cnn", "options": {"channels": [3], "activation": "elu"}},
     "elu": {"model": "mlp", "options": {"hidden": [5], "activation": "elu"}},
     "tied, frozen and unused tensors": {"model": "problems:mixed"},
+    "layer norm, squared": {"model": "problems:normed", "task": "regression", "outputs": 2},
+    "layer norm, several labels": {"model": "problems:normed", "task": "multilabel", "outputs": 3},
 }
+EVERY = PROBLEMS | MODULES | STACKED
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -91,17 +99,17 @@ def test_dense_models_of_any_shape(hidden: list[int], activation: str, clients: 
     torch.testing.assert_close(problem.kernel.gradient(theta, x, y, weight), expected, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [*MODULES, *STACKED])
 def test_the_gradient_of_any_other_module_is_autograds(name: str) -> None:
-    problem = make_problem(**MODULES[name], dtype=F64)
-    assert isinstance(problem.kernel, ModuleKernel)
+    problem = make_problem(**(MODULES | STACKED)[name], dtype=F64)
+    assert type(problem.kernel) is (ModuleKernel if name in MODULES else StackKernel)
     theta, x, y, weight = stack_of(problem)
     for w in (weight, 0.3):
         expected = by_autograd(problem, theta, x, y, w)
         torch.testing.assert_close(problem.kernel.gradient(theta, x, y, w), expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("how", [*PROBLEMS.values(), *MODULES.values()], ids=[*PROBLEMS, *MODULES])
+@pytest.mark.parametrize("how", EVERY.values(), ids=EVERY)
 @pytest.mark.parametrize("pulled", [False, True])
 def test_a_step_is_the_affine_map_minus_the_gradient(how: dict[str, Any], pulled: bool) -> None:
     problem = make_problem(**how, dtype=F64)
@@ -147,14 +155,22 @@ def test_what_is_not_in_the_vector_stays_as_it_was() -> None:
     problem = make_problem("problems:mixed", dtype=F64)
     frozen = problem.model.module.get_parameter("frozen").clone()
     y, _ = problem.client([0, 2]).sgd(problem.model.init(0, F64), 0.1, 4, epochs=2)
-    kernel = problem.kernel
-    assert isinstance(kernel, ModuleKernel)
-    assert torch.equal(kernel.module.get_parameter("frozen"), frozen.double())
+    assert torch.equal(problem.model.module.get_parameter("frozen"), frozen)
     spare = problem.model.slices["spare"]
     assert torch.equal(y[:, spare.start : spare.stop], torch.ones(2, 2, dtype=F64))
 
 
 def test_the_kernel_follows_from_the_model() -> None:
     for name, kind in (("linear", DenseKernel), ("mlp", DenseKernel), ("lenet", ModuleKernel), ("lstm", ModuleKernel)):
-        problem = make_problem(name)
-        assert type(kernel_for(problem.model, problem.loss, problem.dtype)) is kind
+        assert type(make_problem(name).kernel) is kind
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_a_client_in_a_stack_walks_as_it_does_alone(name: str) -> None:
+    problem = make_problem(**STACKED[name], dtype=F64)
+    theta, draw = problem.model.init(0, F64), Draw(3)
+    together, steps = problem.client([0, 1, 2], draw).sgd(theta, 0.1, 4, epochs=2)
+    for client in range(3):
+        alone, count = problem.client(client, draw).sgd(theta, 0.1, 4, epochs=2)
+        assert steps[client] == count
+        torch.testing.assert_close(together[client], alone, rtol=1e-12, atol=1e-14)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ from torch.nn.utils import weight_norm
 from fedloom.errors import ModelError
 from fedloom.federation.model import Model
 from fedloom.federation.problem import Problem
-from problems import dropping, make_data, make_problem, mixed
+from problems import Centred, dropping, make_data, make_problem, mixed
 
 
 def dense() -> nn.Module:
@@ -282,3 +283,44 @@ def test_images_are_laid_out_as_the_network_is_quickest_or_as_it_needs_them(chan
     torch.testing.assert_close(problem.model(theta, problem.x[rows]), out)
     loss = nn.functional.cross_entropy(out, problem.y[rows])
     torch.testing.assert_close(client.grad(theta.detach())[0], torch.autograd.grad(loss, theta)[0])
+
+
+class Places(nn.Module):
+    """Reads places in a list of words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.words(x).mean(1))
+        return out
+
+
+def test_whole_numbers_reach_an_embedding_as_whole_numbers() -> None:
+    model = Model(Places)
+    theta, places = torch.stack([model.init(0), model.init(1)]), torch.randint(9, (2, 5, 6))
+    expected = [functional_call(model.module, model.views(t), (rows,)) for t, rows in zip(theta, places, strict=True)]
+    for x in (places, places.float()):  # a table of numbers is one of fractions, unless it says otherwise
+        torch.testing.assert_close(model(theta, x), torch.stack(expected))
+        torch.testing.assert_close(model(theta[0], x[0]), expected[0])
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: nn.Linear(6, 3), "fully connected layers: many clients at once"),
+        (
+            Places,
+            r"a small module: many clients at once, in stacks by torch.func \(it has a layer Embedding \(words\)\)",
+        ),
+        (
+            lambda: nn.Sequential(nn.Linear(6, 4), nn.Dropout(), nn.Linear(4, 3)),
+            "one client after the other: .*Dropout",
+        ),
+        (lambda: nn.Sequential(nn.Linear(6, 2000), nn.ELU(), nn.Linear(2000, 3)), r"above 10,000 parameters"),
+        (lambda: Centred(6, 3), "what it makes of a row depends on the others"),
+    ],
+)
+def test_a_model_says_which_path_it_takes_and_why(build: Callable[[], nn.Module], words: str) -> None:
+    assert re.search(words, Model(build).path((6,)))

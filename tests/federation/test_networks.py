@@ -108,6 +108,9 @@ def test_a_network_says_which_rows_it_reads(
         ("lstm", {"layers": 0}, r"lstm cannot have layers = 0; give at least 1"),
         ("lstm", {"dense": -1}, r"lstm cannot have dense = -1; give at least 0"),
         ("lstm", {"dropout": 1.0}, r"lstm cannot drop a share of 1\.0; give a dropout from 0 to below 1"),
+        ("lstm", {"vocabulary": 0}, r"lstm cannot have vocabulary = 0; give the number of different words"),
+        ("transformer", {"width": 9, "heads": 2}, r"cannot share width = 9 among heads = 2; give a multiple of them"),
+        ("transformer", {"layers": 10_000}, r"transformer cannot have layers = 10000; give at most 1,000"),
         ("cnn", {"pool": ["median"]}, r"no pool 'median'; choose one of max, avg"),
         ("nowhere:net", {}, r"'nowhere:net' cannot be imported"),
         ("problems:net", {}, r"'problems:net' cannot be imported"),
@@ -116,7 +119,7 @@ def test_a_network_says_which_rows_it_reads(
 )
 def test_wrong_names_and_options_are_refused(name: str, options: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        built(name, (8, 8) if name == "lstm" else (1, 8, 8), **options)
+        built(name, (8, 8) if name in ("lstm", "transformer") else (1, 8, 8), **options)
 
 
 def test_a_users_own_network_comes_by_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,6 +159,44 @@ def test_an_lstm_is_its_cells_step_by_step_and_a_head_on_the_last_state(layers: 
         h = torch.relu(h @ part["dense.0.weight"].T + part["dense.0.bias"])
     expected = h @ part["head.weight"].T + part["head.bias"]
     torch.testing.assert_close(model(theta, x), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("words", [False, True])
+def test_a_transformer_is_that_of_torch(words: bool) -> None:
+    shape, vocabulary = ((7,), 9) if words else ((7, 3), None)
+    module = built("transformer", shape, 2, width=8, heads=2, layers=2, vocabulary=vocabulary).module.double()
+    x = torch.randint(0, 10, (4, 7)) if words else torch.randn(4, 7, 3, dtype=torch.float64)
+    if words:
+        x[:, 0], x[1, 3:] = 1, 0
+    h = (module.front.table(x) if words else module.wide(x)) + module.places
+    blank = x == 0 if words else torch.zeros(4, 7, dtype=torch.bool)
+    for layer in module.layers:
+        theirs = nn.TransformerEncoderLayer(8, 2, 32, 0.0, "gelu", batch_first=True, norm_first=True).double()
+        pairs = {
+            "self_attn.in_proj_": layer.looks,
+            "self_attn.out_proj.": layer.mixed,
+            "linear1.": layer.network[0],
+            "linear2.": layer.network[2],
+            "norm1.": layer.before,
+            "norm2.": layer.between,
+        }
+        theirs.load_state_dict({f"{a}{b}": getattr(own, b) for a, own in pairs.items() for b in ("weight", "bias")})
+        h = theirs.train()(h, src_key_padding_mask=blank)
+    kept = (~blank).double().unsqueeze(-1)
+    expected = module.head((module.norm(h) * kept).sum(1) / kept.sum(1))
+    torch.testing.assert_close(module(x), expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["lstm", "transformer"])
+def test_words_that_are_none_change_nothing(name: str) -> None:
+    short, long = (built(name, (steps,), 2, vocabulary=9).module for steps in (4, 6))
+    weights = dict(short.named_parameters())
+    long.load_state_dict({**long.state_dict(), **{n: w for n, w in weights.items() if n != "places"}})
+    if name == "transformer":
+        long.places.data[:4] = short.places.data
+    x = torch.tensor([[3, 9, 1, 2], [5, 4, 0, 0]])
+    padded = torch.cat([x, torch.zeros(2, 2, dtype=torch.int64)], 1)
+    torch.testing.assert_close(long(padded), short(x))
 
 
 @pytest.mark.parametrize("layers", [1, 2])

@@ -78,6 +78,7 @@ def perform(experiment: Experiment | TaskSequence, folder: Path, *, quiet: bool,
     experiment.check()
     if not quiet:
         say(console, f"{headline(experiment)} → {folder}")
+        say(console, f"model: {first_of(experiment).problem().path}")
     with following(console, experiment.label, quiet) as follow, halting(folder):
         done = experiment.run(folder, progress=follow, **how)
     for note in done.notes:
@@ -129,7 +130,7 @@ def headline(experiment: Experiment | TaskSequence) -> str:
     from fedloom.experiment import Experiment
 
     if not isinstance(experiment, Experiment):
-        first, tasks = headline(experiment.experiments[0]), experiment.names
+        first, tasks = headline(first_of(experiment)), experiment.names
         return f"{first}; {len(tasks)} tasks: {', '.join(tasks)}"
     clients, (_, count) = experiment.data().clients, experiment.selection.settled(experiment.candidates)
     schedule = experiment.schedule()
@@ -138,6 +139,13 @@ def headline(experiment: Experiment | TaskSequence) -> str:
     model = experiment.model_plan.settled(experiment.data()).name
     size = f"{model} of {experiment.problem().model.n:,} parameters"
     return f"{experiment.label} on {experiment.data().name}: {many}, {size}, {experiment.top.rounds:,} rounds"
+
+
+def first_of(experiment: Experiment | TaskSequence) -> Experiment:
+    """The experiment itself, or the first of tasks in sequence."""
+    from fedloom.experiment import Experiment
+
+    return experiment if isinstance(experiment, Experiment) else experiment.experiments[0]
 
 
 def fresh(name: str) -> Path:

@@ -1,8 +1,9 @@
 """The inner loop: gradients and steps for a stack of clients, as fast as the model's structure allows.
 
 ``DenseKernel`` serves models of fully connected layers: a stack is a leading axis of the same matrix products, and
-the backward pass adds the weight gradient straight into the weights. ``ModuleKernel`` serves every other module, one
-client after the other: per-client kernels would make grouped convolutions, which lose on a CPU.
+the backward pass adds the weight gradient straight into the weights. ``StackKernel`` serves other small modules: a
+stack is what ``torch.func`` makes of one client. ``ModuleKernel`` serves every other module, one client after the
+other: per-client kernels would make grouped convolutions, which lose on a CPU once they are large.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import grad, vmap
 
 from fedloom.federation.losses import Loss
 from fedloom.federation.model import Layer, Model, trainable
@@ -196,6 +198,44 @@ class DenseKernel(Kernel):
         return terms
 
 
+class StackKernel(Kernel):
+    """A small module of any kind: torch.func writes the computation of one client for a whole stack."""
+
+    stacks = True
+
+    def __init__(self, model: Model, loss: Loss) -> None:
+        self.model, self.loss = model, loss
+
+    def bind(self, theta: Vector) -> Vector:
+        return theta
+
+    def gradient(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor) -> Vector:
+        return self._mapped(grad(self._total), (theta, self.model.whole(x), y, weight))
+
+    def linearise(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor) -> tuple[Vector, Product]:
+        rows = (self.model.whole(x), y, weight)
+
+        def along(at: Tensor, v: Tensor, *own: Any) -> Tensor:
+            return torch.dot(grad(self._total)(at, *own), v)
+
+        return self.gradient(theta, x, y, weight), lambda v: self._mapped(grad(along), (theta, v, *rows))
+
+    def step(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor, affine: Affine | None) -> None:
+        gradient = self.gradient(theta, x, y, weight)
+        if affine is not None:
+            affine.apply(theta)
+        theta.sub_(gradient)
+
+    def _total(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor) -> Tensor:
+        return (self.loss.rows(self.model.alone(theta, x), y) * weight).sum()
+
+    @staticmethod
+    def _mapped(one: Callable[..., Any], values: tuple[Any, ...]) -> Tensor:
+        """What it gives for each client; a number is the same for all of them."""
+        axes = tuple(0 if isinstance(value, Tensor) else None for value in values)
+        return torch.as_tensor(vmap(one, axes)(*values)).detach()
+
+
 class ModuleKernel(Kernel):
     """Any module, one client after the other, its parameters being views of one flat buffer."""
 
@@ -266,9 +306,18 @@ class ModuleKernel(Kernel):
             return torch.autograd.grad(total, self.parameters, materialize_grads=True, create_graph=graph)
 
 
-def kernel_for(model: Model, loss: Loss, dtype: torch.dtype) -> Kernel:
-    """The fastest kernel that this model allows."""
-    return DenseKernel(model.layers, loss) if model.layers is not None else ModuleKernel(model, loss, dtype)
+def kernel_for(model: Model, loss: Loss, dtype: torch.dtype, x: Tensor, y: Tensor) -> Kernel:
+    """The fastest kernel that this model and this loss allow, for rows like these."""
+    if model.layers is not None:
+        return DenseKernel(model.layers, loss)
+    if model.single(tuple(x.shape[1:])) is None and len(x):
+        stack = StackKernel(model, loss)
+        try:
+            stack.gradient(torch.zeros(1, model.n, dtype=dtype), x[None, :1], y[None, :1], 1.0)
+        except Exception:  # a user's loss that torch.func cannot run; it will say what else is wrong where it is used
+            return ModuleKernel(model, loss, dtype)
+        return stack
+    return ModuleKernel(model, loss, dtype)
 
 
 @contextmanager

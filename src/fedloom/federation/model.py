@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad, vmap
 
 from fedloom.errors import ModelError
+from fedloom.federation.chains import ACTIVATIONS, NoChainError, chain_of
 from fedloom.federation.randomness import torch_seeded
 from fedloom.types import Vector
 
@@ -39,8 +42,8 @@ class Layer:
     activation: str
 
 
-_ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
-_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
+_STACKED_MOST = 10_000
+"""Parameters of a module that is not of fully connected layers alone, above which a stack of it gains nothing."""
 
 
 class Model:
@@ -72,7 +75,8 @@ class Model:
             raise ModelError("the model has no parameters: there is nothing to train")
         self.n = position
         named = (*self.module.named_parameters(), *self.module.named_buffers())
-        self._side_by_side: dict[tuple[int, ...], bool] = {}
+        self._takes: dict[tuple[int, ...], Callable[[Tensor], Tensor]] = {}
+        self._singles: dict[tuple[int, ...], str | None] = {}
         self._fixed = {name: t.detach() for name, t in named if t.is_floating_point() and name not in self.slices}
 
     def __reduce__(self) -> tuple[type[Model], tuple[Callable[[], nn.Module]]]:
@@ -113,47 +117,124 @@ class Model:
     @cached_property
     def layers(self) -> tuple[Layer, ...] | None:
         """The fully connected layers, if the module is nothing but these: such models run fast in stacks."""
-        if type(self.module) is not nn.Sequential or any(map(_hooked, self.module.modules())):
-            return None
-        layers: list[Layer] = []
-        for name, part in self.module._modules.items():
-            weight, bias = self.slices.get(f"{name}.weight"), self.slices.get(f"{name}.bias")
-            if type(part) is nn.Flatten and not layers and (part.start_dim, part.end_dim) == (1, -1):
-                continue
-            if type(part) is nn.Linear and weight is not None and (bias is None) == (part.bias is None):
-                layers.append(Layer(weight, bias, "none"))
-            elif type(part) in _ACTIVATIONS and layers and layers[-1].activation == "none":
-                layers[-1] = Layer(layers[-1].weight, layers[-1].bias, _ACTIVATIONS[type(part)])
-            else:
-                return None
-        return tuple(layers) if layers and layers[-1].activation == "none" else None
+        return None if isinstance(self._chain, str) else self._chain
+
+    @cached_property
+    def _chain(self) -> tuple[Layer, ...] | str:
+        """The fully connected layers, or why the module is something else."""
+        try:
+            links = chain_of(self.module)
+        except NoChainError as error:
+            return str(error)
+        names = [name for link in links for name in (link.weight, link.bias) if name is not None]
+        strange = next((name for name in names if name not in self.slices), None)
+        if strange is not None:
+            return f"its tensor {strange!r} is frozen or shared"
+        return tuple(
+            Layer(self.slices[link.weight], None if link.bias is None else self.slices[link.bias], link.activation)
+            for link in links
+        )
+
+    def single(self, shape: tuple[int, ...]) -> str | None:
+        """Why clients do not compute with rows of this shape in stacks, one beside the other; None: they do."""
+        if shape not in self._singles:
+            self._singles[shape] = None if self.layers is not None else self._why_single(shape)
+        return self._singles[shape]
+
+    def path(self, shape: tuple[int, ...]) -> str:
+        """How clients compute with this model, and why, for people."""
+        if self.layers is not None:
+            return "fully connected layers: many clients at once, in stacks"
+        why = self.single(shape)
+        if why is None:
+            return f"a small module: many clients at once, in stacks by torch.func ({self._chain})"
+        return f"one client after the other: {self._chain}, and {why}"
+
+    def _why_single(self, shape: tuple[int, ...]) -> str | None:
+        """Tries a stack of two on rows of zeros and ones, in training and otherwise.
+
+        The choice follows from the model and the rows' shape alone, not from a measurement on this machine: results
+        must not depend on one.
+        """
+        if self.n > _STACKED_MOST:
+            return f"above {_STACKED_MOST:,} parameters (it has {self.n:,}) a stack is no faster"
+        theta = torch.stack([self.init(seed) for seed in (0, 1)])
+        was = self.module.training
+        found = []
+        try:
+            with torch_seeded(0), _warnings_stop():
+                x = torch.randint(2, (2, 3, *shape)).to(theta.dtype)
+                for training in (True, False):
+                    self.module.train(training)
+                    found += [self.stack(theta, part).detach() for part in (x, x[:, :2])]
+                    vmap(grad(lambda one, rows: self.alone(one, rows).sum()))(theta, self.whole(x))
+        except Exception as error:  # whatever torch.func cannot do
+            return f"torch.func cannot run it in a stack ({type(error).__name__})"
+        finally:
+            self.module.train(was)
+        if not torch.allclose(found[0][:, :2], found[1], rtol=1e-4, atol=1e-6):
+            return "what it makes of a row depends on the others"
+        return None if torch.equal(found[0], found[2]) else "it does something else in training"
+
+    def stack(self, theta: Vector, x: Tensor) -> Tensor:
+        """The outputs of a stack, for one batch a client."""
+        return torch.as_tensor(vmap(self.alone)(theta, self.whole(x)))
+
+    def whole(self, x: Tensor) -> Tensor:
+        """The batches of a stack, as whole numbers where the module reads such."""
+        return x.long() if self._way(tuple(x.shape[2:])) is _whole_numbers else x
 
     def __call__(self, theta: Vector, x: Tensor) -> Tensor:
         """The outputs for a batch, or for one batch a client."""
         if self.layers is not None:
             return self._dense(theta, x, self.layers)
         if theta.dim() == 1:
-            fixed = {name: tensor.to(theta.dtype) for name, tensor in self._fixed.items()}
-            return torch.as_tensor(functional_call(self.module, {**fixed, **self.views(theta)}, (self.laid_out(x),)))
+            return self.alone(theta, self.laid_out(x))
+        if self.single(tuple(x.shape[2:])) is None:
+            return self.stack(theta, x)
         return torch.stack([self(one, batch) for one, batch in zip(theta, x, strict=True)])
 
-    def laid_out(self, x: Tensor) -> Tensor:
-        """A batch as the module is quickest with it on a CPU: images with the channels of a pixel side by side."""
-        if x.dim() != 4:
-            return x
-        shape = tuple(x.shape[1:])
-        if shape not in self._side_by_side:
-            self._side_by_side[shape] = self._takes_side_by_side(shape)
-        return _side_by_side(x) if self._side_by_side[shape] else x
+    def alone(self, theta: Vector, x: Tensor) -> Tensor:
+        """The outputs of one client for a batch that is laid out already."""
+        fixed = {name: tensor.to(theta.dtype) for name, tensor in self._fixed.items()}
+        return torch.as_tensor(functional_call(self.module, {**fixed, **self.views(theta)}, (x,)))
 
-    def _takes_side_by_side(self, shape: tuple[int, ...]) -> bool:
-        """Whether the module can have images so: one that calls ``view`` on what convolutions give cannot."""
-        images = torch.linspace(-1, 1, 2 * math.prod(shape)).view(2, *shape)
+    def laid_out(self, x: Tensor) -> Tensor:
+        """A batch as the module takes it: whole numbers where it reads places in a list (an Embedding); images with the
+        channels of a pixel side by side where it can have them so, which is quicker on a CPU.
+        """
+        return self._way(tuple(x.shape[1:]))(x)
+
+    def _way(self, shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+        if shape not in self._takes:
+            self._takes[shape] = self._taken(shape)
+        return self._takes[shape]
+
+    def _taken(self, shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+        """How the module takes rows of a shape. Whatever else is wrong with it, it will say so where it is used.
+
+        One that calls ``view`` on what convolutions give cannot have channels side by side.
+        """
+        if self._can(_whole_numbers, shape) and not self._can(_as_it_is, shape):
+            return _whole_numbers
+        if len(shape) != 3:
+            return _as_it_is
+        rows = torch.linspace(-1, 1, 2 * math.prod(shape)).view(2, *shape)
         with torch.no_grad(), torch_seeded(0):
             try:
-                return torch.allclose(self.module(_side_by_side(images)), self.module(images), rtol=1e-3, atol=1e-5)
-            except Exception:  # whatever is wrong with it, it will say so where it is used
+                same = torch.allclose(self.module(_side_by_side(rows)), self.module(rows), rtol=1e-3, atol=1e-5)
+            except Exception:
+                same = False
+        return _side_by_side if same else _as_it_is
+
+    def _can(self, take: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> bool:
+        """Whether the module can read rows of zeros that are laid out so."""
+        with torch.no_grad(), torch_seeded(0):
+            try:
+                self.module(take(torch.zeros(2, *shape)))
+            except Exception:
                 return False
+        return True
 
     def _dense(self, theta: Vector, x: Tensor, layers: tuple[Layer, ...]) -> Tensor:
         h = x.flatten(theta.dim())
@@ -163,6 +244,27 @@ class Model:
                 h = h + layer.bias.of(theta).unsqueeze(-2)
             h = activate(h, layer.activation)
         return h
+
+
+@contextmanager
+def _warnings_stop() -> Iterator[None]:
+    """torch.func warns where it takes a stack apart again, which is slower than to have none: here that is an error."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            yield
+    finally:
+        torch.set_warn_always(before)
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
+
+
+def _whole_numbers(x: Tensor) -> Tensor:
+    return x.long()
 
 
 def _side_by_side(x: Tensor) -> Tensor:
@@ -182,11 +284,7 @@ def trainable(module: nn.Module) -> list[nn.Parameter]:
 
 def activate(h: Tensor, name: str) -> Tensor:
     """The activation of that name."""
-    return h if name == "none" else _FUNCTIONS[name](h)
-
-
-def _hooked(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    return h if name == "none" else ACTIVATIONS[name](h)
 
 
 def _refuse_running_statistics(module: nn.Module) -> None:

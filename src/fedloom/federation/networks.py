@@ -1,4 +1,4 @@
-"""The networks that have a name: ``linear``, ``mlp``, ``lenet``, ``cnn``, ``lstm``; and a user's own by import path."""
+"""The networks that have a name, from ``linear`` to ``transformer``; and a user's own by import path."""
 
 from __future__ import annotations
 
@@ -66,12 +66,35 @@ def lenet(shape: tuple[int, ...], outputs: int) -> nn.Module:
     return nn.Sequential(*features, *head)
 
 
-class Cells(nn.Module):
-    """An LSTM over windows (steps, columns), and a linear head on its last hidden state."""
+class Words(nn.Module):
+    """Numbers of words as vectors; 0 stands for no word."""
 
-    def __init__(self, columns: int, outputs: int, hidden: int, layers: int, dense: int, dropout: float) -> None:
+    def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(columns, hidden, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
+        self.table = nn.Embedding(vocabulary + 1, width)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The vectors, shape (rows, steps, width), and what each step counts for: 1, or 0 where there is no word."""
+        return self.table(x), (x > 0).to(self.table.weight.dtype)
+
+
+class Steps(nn.Module):
+    """Windows of a series as they are: every step counts."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The windows, shape (rows, steps, columns), and nothing more to say of their steps."""
+        return x, None
+
+
+class Cells(nn.Module):
+    """An LSTM over windows or words, and a linear head on its hidden state after the last of them."""
+
+    def __init__(
+        self, front: nn.Module, inner: int, outputs: int, hidden: int, layers: int, dense: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self.front = front
+        self.lstm = nn.LSTM(inner, hidden, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
         self.dropout = nn.Dropout(dropout)
         width = hidden
         self.dense: nn.Module = nn.Identity()
@@ -80,33 +103,138 @@ class Cells(nn.Module):
         self.head = nn.Linear(width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """One output row a window."""
-        states, _ = self.lstm(x)
-        return torch.as_tensor(self.head(self.dense(self.dropout(states[:, -1]))))
+        """One output row a row."""
+        found, counts = self.front(x)
+        states, _ = self.lstm(found)
+        state = states[:, -1] if counts is None else _last(states, counts)
+        return torch.as_tensor(self.head(self.dense(self.dropout(state))))
+
+
+def _last(states: Tensor, counts: Tensor) -> Tensor:
+    """The states after the last word of each row."""
+    last = (counts * torch.arange(counts.shape[1])).argmax(1)
+    return states.gather(1, last.view(-1, 1, 1).expand(-1, 1, states.shape[-1])).squeeze(1)
 
 
 @NETWORKS.register("lstm")
 def lstm(
-    shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: int = 1, dense: int = 0, dropout: float = 0.0
+    shape: tuple[int, ...],
+    outputs: int,
+    hidden: int = 64,
+    layers: int = 1,
+    dense: int = 0,
+    dropout: float = 0.0,
+    vocabulary: int | None = None,
+    width: Count = 32,
 ) -> nn.Module:
     """An LSTM for windows of sensor series (steps, columns): its last state, perhaps a dense layer of ReLUs, outputs.
 
     ``dense`` is the width of that layer, 0 for none. A share ``dropout`` of what each layer of cells puts out is left
-    out at random in training: of what goes to the next layer in every step, of the last in the last step.
+    out at random in training: of what goes to the next layer in every step, of the last in the last step. Rows of
+    words, which are numbers up to ``vocabulary``, become vectors of a certain ``width`` first.
     """
-    if len(shape) != 2:
-        raise ModelError(
-            f"lstm reads windows of shape (steps, columns), the data have rows of shape {shape}; take data that are "
-            "windows (some sets make them: data.window = 24), or another model, such as mlp"
-        )
     for option, value, least in (("hidden", hidden, 1), ("layers", layers, 1), ("dense", dense, 0)):
         if value < least:
             raise ConfigError(f"lstm cannot have {option} = {value}; give at least {least}")
+    _check_steps("lstm", layers, dropout)
+    return Cells(*_front("lstm", shape, vocabulary, width), outputs, hidden, layers, dense, dropout)
+
+
+class Attention(nn.Module):
+    """A layer of a transformer: every step looks at all others, then a small network looks at each step.
+
+    Written out, and not torch's own, so that torch.func can run it in stacks and any exporter can follow it. Norms come
+    first, as in most transformers since 2019.
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.looks, self.mixed = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.network = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.dropout: nn.Module = nn.Dropout(dropout) if dropout else nn.Identity()
+
+    def forward(self, h: Tensor, counts: Tensor | None) -> Tensor:
+        """The steps after this layer; one that counts for nothing is not looked at."""
+        rows, steps, width = h.shape
+        query, key, value = self.looks(self.before(h)).view(rows, steps, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        score = query @ key.transpose(-1, -2) / math.sqrt(width / self.heads)
+        if counts is not None:
+            score = score.masked_fill((counts == 0).view(rows, 1, 1, steps), -1e9)
+        seen = (torch.softmax(score, -1) @ value).transpose(1, 2).reshape(rows, steps, width)
+        h = h + self.dropout(self.mixed(seen))
+        return torch.as_tensor(h + self.dropout(self.network(self.between(h))))
+
+
+class Transformer(nn.Module):
+    """Attention over words or over the steps of a window, and a linear head on the mean of what comes out."""
+
+    def __init__(
+        self, front: nn.Module, inner: int, steps: int, outputs: int, width: int, heads: int, layers: int, drop: float
+    ) -> None:
+        super().__init__()
+        self.front = front
+        self.wide: nn.Module = nn.Identity() if inner == width else nn.Linear(inner, width)
+        self.places = nn.Parameter(torch.empty(steps, width).normal_(std=0.02))
+        self.layers = nn.ModuleList(Attention(width, heads, drop) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One output row a row."""
+        found, counts = self.front(x)
+        h = self.wide(found) + self.places
+        for layer in self.layers:
+            h = layer(h, counts)
+        h = self.norm(h)
+        if counts is None:
+            return torch.as_tensor(self.head(h.mean(1)))
+        total = (h * counts.unsqueeze(-1)).sum(1)
+        return torch.as_tensor(self.head(total / counts.sum(1, keepdim=True).clamp(min=1)))
+
+
+@NETWORKS.register("transformer")
+def transformer(
+    shape: tuple[int, ...],
+    outputs: int,
+    width: Count = 32,
+    heads: Count = 4,
+    layers: Count = 1,
+    dropout: float = 0.0,
+    vocabulary: int | None = None,
+) -> nn.Module:
+    """A small transformer for rows of words, or for windows (steps, columns): attention, its mean over steps, outputs.
+
+    Words are numbers up to ``vocabulary``; 0 stands for none. Every step is a vector of a certain ``width``, which
+    ``heads`` share; a share ``dropout`` of what a layer adds is left out at random in training.
+    """
+    _check_steps("transformer", layers, dropout)
+    if width % heads:
+        raise ConfigError(f"transformer cannot share width = {width} among heads = {heads}; give a multiple of them")
+    front, inner = _front("transformer", shape, vocabulary, width)
+    return Transformer(front, inner, shape[0], outputs, width, heads, layers, dropout)
+
+
+def _check_steps(name: str, layers: int, dropout: float) -> None:
     if layers > _MOST_LAYERS:
-        raise ConfigError(f"lstm cannot have layers = {layers}; give at most {_MOST_LAYERS:,}")
+        raise ConfigError(f"{name} cannot have layers = {layers}; give at most {_MOST_LAYERS:,}")
     if not 0 <= dropout < 1:
-        raise ConfigError(f"lstm cannot drop a share of {dropout}; give a dropout from 0 to below 1")
-    return Cells(shape[1], outputs, hidden, layers, dense, dropout)
+        raise ConfigError(f"{name} cannot drop a share of {dropout}; give a dropout from 0 to below 1")
+
+
+def _front(name: str, shape: tuple[int, ...], vocabulary: int | None, width: int) -> tuple[nn.Module, int]:
+    """What reads words or windows first, and how many numbers a step then has; refuses what is neither."""
+    if vocabulary is not None and vocabulary < 1:
+        raise ConfigError(f"{name} cannot have vocabulary = {vocabulary}; give the number of different words")
+    if len(shape) == 1 and vocabulary is not None:
+        return Words(vocabulary, width), width
+    if len(shape) == 2 and vocabulary is None:
+        return Steps(), shape[1]
+    raise ModelError(
+        f"{name} reads windows of shape (steps, columns), or words (steps) with model.vocabulary; the data have rows "
+        f"of shape {shape}. Take data that are windows (some sets make them: data.window = 24), or another model, such "
+        "as mlp"
+    )
 
 
 @NETWORKS.register("cnn")
@@ -177,8 +305,8 @@ class Recipe:
 def build_model(name: str, data: FederatedData, **options: Any) -> Model:
     """Build the model of that name, or the user's own, with the inputs and outputs that the data need.
 
-    * ``name``: "linear", "mlp", "lenet", "cnn", "lstm", or the import path of a callable, "package.module:callable",
-      which is given the shape of a row, the number of outputs and the options.
+    * ``name``: "linear", "mlp", "lenet", "cnn", "lstm", "transformer", or the import path of a callable,
+      "package.module:callable", which is given the shape of a row, the number of outputs and the options.
     * ``data``: the federation that the model is for.
     * ``options``: those of the network, such as ``hidden=[64]`` of an mlp.
 

@@ -49,7 +49,7 @@ class Problem:
         self.data = replace(data, x=_cast(data.x, dtype), y=_cast(data.y, dtype))
         _refuse_infinite(self.data)
         check_fit(model, self.x[:2], data.outputs, dtype)
-        self.kernel = kernel_for(model, self.loss, dtype)
+        self.kernel = kernel_for(model, self.loss, dtype, self.x[:1], self.y[:1])
         self._forget()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Problem:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.kernel = kernel_for(self.model, self.loss, self.dtype)
+        self.kernel = kernel_for(self.model, self.loss, self.dtype, self.x[:1], self.y[:1])
         self._forget()
 
     def _forget(self) -> None:
@@ -75,6 +75,14 @@ class Problem:
     def y(self) -> Tensor:
         """The labels of all rows."""
         return self.data.y
+
+    @property
+    def path(self) -> str:
+        """How clients compute with the model, and why, for people."""
+        shape = tuple(self.x.shape[1:])
+        if not self.kernel.stacks and self.model.single(shape) is None:
+            return f"one client after the other: torch.func cannot run the loss {self.loss.name!r} in a stack"
+        return self.model.path(shape)
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """x and y at row numbers of any shape."""
@@ -118,7 +126,7 @@ class Problem:
 
     def stack_size(self, batch: int | None) -> int:
         """How many clients to compute together: a function of model, data and method alone, never of the machine."""
-        if self.model.layers is None:
+        if not self.kernel.stacks:
             return 1
         rows = batch or int(self.data.splits["train"].sizes.double().mean().ceil())
         work = 6 * self.model.n * max(rows, 1)
