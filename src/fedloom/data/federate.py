@@ -106,6 +106,7 @@ def federate(
         target_names=table.target_names,
         x_scale=x_scale,
         y_scale=y_scale,
+        encoding=table.encoding,
     )
     return _compact(data, owned)
 

@@ -12,6 +12,7 @@ from fedloom.data.scaling import Scaling
 from fedloom.errors import DataError
 from fedloom.federation.blocks import Blocks
 from fedloom.federation.data import Task
+from fedloom.federation.encoding import Encoding
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,7 @@ class Table:
     target_names: tuple[str, ...] = ()
     series: bool = False
     scaling: Scaling | None = None
+    encoding: Encoding | None = None
 
     def __len__(self) -> int:
         return len(self.x)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedloom.errors import DataError
 from fedloom.federation.blocks import Blocks
+from fedloom.federation.encoding import Encoding
 from fedloom.federation.ragged import Ints, Ragged, Span, Window
 from fedloom.federation.scale import Scale
 
@@ -37,7 +38,8 @@ class FederatedData:
     * regression: y float (rows, columns), ``target_names`` names the columns
 
     ``feature_names`` are those of the columns of x (of windows, of each step's). ``x_scale`` and ``y_scale`` say how
-    features and targets were scaled; None: they are as they were measured. ``roles`` tells source clients and target
+    features and targets were scaled; None: they are as they were measured. ``encoding`` says how the columns of a file
+    became features; None: they were numbers. ``roles`` tells source clients and target
     clients apart, ``names`` has the clients' names, and ``notes`` what a reader should know of the data, called
     ``name``, whose kind is the ``task``.
 
@@ -61,6 +63,7 @@ class FederatedData:
     target_names: tuple[str, ...] = ()
     x_scale: Scale | None = None
     y_scale: Scale | None = None
+    encoding: Encoding | None = None
 
     @property
     def clients(self) -> int:
