@@ -17,7 +17,8 @@ BELOW = {
     "data": FEDERATION,
     "storage": FEDERATION,
     "execution": FEDERATION | {"channel", "methods", "storage"},
-    "engine": FEDERATION | {"channel", "methods", "data", "storage", "execution"},
+    "prediction": FEDERATION | {"channel", "methods", "data", "storage"},
+    "engine": FEDERATION | {"channel", "methods", "data", "storage", "execution", "prediction"},
     "report": {"errors", "storage"},
 }
 ENGINE = BELOW["engine"] | {"engine"}

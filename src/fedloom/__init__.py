@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fedloom.engine.fleet import Fleet as Fleet
     from fedloom.engine.matrix import TaskMatrix as TaskMatrix
     from fedloom.engine.run import Run as Run
+    from fedloom.engine.run import load_run as load_run
     from fedloom.engine.run import train as train
     from fedloom.engine.schedule import Schedule as Schedule
     from fedloom.experiment.adaptation import adapt as adapt
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from fedloom.methods import NodeMethod as NodeMethod
     from fedloom.methods import ServerMethod as ServerMethod
     from fedloom.methods.listed import *  # noqa: F403
+    from fedloom.prediction.predictor import Predictor as Predictor
     from fedloom.report import write_report as write_report
     from fedloom.storage.saved import saved_model as saved_model
 
@@ -61,7 +63,7 @@ _NAMES = {
     "engine.evaluation": ("Evaluation",),
     "engine.fleet": ("FLEETS", "Fleet"),
     "engine.matrix": ("TaskMatrix",),
-    "engine.run": ("Run", "train"),
+    "engine.run": ("Run", "load_run", "train"),
     "engine.schedule": ("Schedule",),
     "experiment.adaptation": ("adapt",),
     "federation.data": ("FederatedData",),
@@ -72,6 +74,7 @@ _NAMES = {
     "federation.problem": ("Problem",),
     "federation.streams": ("Stream",),
     "methods": ("Method", "NodeMethod", "ServerMethod"),
+    "prediction.predictor": ("Predictor",),
     "report": ("write_report",),
     "storage.saved": ("saved_model",),
 }

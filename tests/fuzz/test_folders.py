@@ -18,6 +18,8 @@ from harness import Silent, altered, flipped, fuzz, little_memory
 import fedloom
 from fedloom.engine.run import Interrupted
 from fedloom.experiment import Experiment, load_experiment
+from fedloom.prediction.export import export
+from fedloom.prediction.rows import Tally
 from fedloom.report import find_runs, write_report
 from fedloom.storage import toml
 
@@ -80,7 +82,28 @@ def adapted(folder: Path) -> tuple[Any, list[str]]:
     return (done.before, done.after), list(done.record.get("notes", ()))
 
 
-COMMANDS: dict[str, Callable[[Path], tuple[Any, list[str]]]] = {"resume": resumed, "report": reported, "adapt": adapted}
+ROWS = [[0.5, -1.0, 2.0], [float("nan"), 0.0, 1.0]]
+
+
+def predicted(folder: Path) -> tuple[Any, list[str]]:
+    predictor = fedloom.Predictor.open(folder)
+    return predictor.answers(ROWS, tally=Tally())["prediction"].tolist(), list(predictor.notes)
+
+
+def exported(folder: Path) -> tuple[Any, list[str]]:
+    predictor = fedloom.Predictor.open(folder)
+    out = folder.parent / "exported"
+    export(predictor, out, "safetensors", force=True)
+    return (out / "model.safetensors").read_bytes() + (out / "model.json").read_bytes(), list(predictor.notes)
+
+
+COMMANDS: dict[str, Callable[[Path], tuple[Any, list[str]]]] = {
+    "resume": resumed,
+    "report": reported,
+    "adapt": adapted,
+    "predict": predicted,
+    "export": exported,
+}
 
 
 def damage(folder: Path, runs: Runs, random: Random) -> str:

@@ -16,6 +16,7 @@ from fedloom.cli.adapt import adapt
 from fedloom.cli.compare import compare
 from fedloom.cli.guard import Guarded, interrupts, unraisable
 from fedloom.cli.methods import check, methods
+from fedloom.cli.predict import export, predict
 from fedloom.cli.report import report
 from fedloom.cli.reproduce import reproduce
 from fedloom.cli.run import resume, run
@@ -45,7 +46,7 @@ def common(
     """What every command has."""
 
 
-for command in (run, compare, reproduce, resume, adapt, report, methods, check):
+for command in (run, compare, reproduce, resume, adapt, predict, export, report, methods, check):
     app.command()(command)
 app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")

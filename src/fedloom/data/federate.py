@@ -107,6 +107,7 @@ def federate(
         x_scale=x_scale,
         y_scale=y_scale,
         encoding=table.encoding,
+        units=table.units,
     )
     return _compact(data, owned)
 

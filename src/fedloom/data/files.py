@@ -15,7 +15,7 @@ from fedloom.data.align import Held, from_parties
 from fedloom.data.arrays import AnyTask, Array, from_arrays, is_whole, some
 from fedloom.data.reading import almost_numbers, read_columns
 from fedloom.data.scaling import By, Kind, Scaling
-from fedloom.data.shipped import STANDARDISED, standardised
+from fedloom.data.shipped import STANDARDISED, standard_scale, standardised
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError, DataError
 from fedloom.fields import with_fit_fields
@@ -87,7 +87,8 @@ def load_file(
         held, labelled = _of_parties(path, columns, parties, id_column, label_column, feature_columns, class_names)
         table = from_parties(held, labelled, task=task, classes=class_names, name=name or path.stem)
         if standardise:
-            table = replace(table, x=standardised(table.x), notes=(*table.notes, STANDARDISED))
+            units = standard_scale(table.x)
+            table = replace(table, x=standardised(table.x), notes=(*table.notes, STANDARDISED), units=units)
         return replace(table, scaling=how)
     trained = columns if like is None else read_columns(like)
     if path.suffix == ".npz":
@@ -129,6 +130,7 @@ def load_file(
         feature_names=tuple(features) if x.ndim == 2 and x.shape[1] == len(features) else (),
         target_names=tuple(labels) if table.task == "regression" and table.y.shape[1] == len(labels) else (),
         scaling=how,
+        units=standard_scale(table.x if basis is None else basis.x) if standardise else None,
     )
 
 

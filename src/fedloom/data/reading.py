@@ -15,7 +15,7 @@ import lzma
 import math
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,6 +29,8 @@ _OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open
 _CELL = 12
 """Bytes that a number of a table takes: 8 as it is read, 4 as a feature."""
 _MOST_COLUMNS = 100_000
+_LONGEST = 64_000_000
+"""Bytes of the first line that are looked at for names of columns."""
 _FEWER = "Give a part of its rows or columns"
 
 
@@ -47,6 +49,40 @@ def read_columns(path: Path) -> dict[str, Array]:
         kind = "".join(path.suffixes[-2:]) if is_csv(path) else path.suffix
         why = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{path} cannot be read ({why}); is it a whole {kind} file?") from error
+
+
+def read_parts(path: Path, rows: int) -> Iterator[dict[str, Array]]:
+    """The same, so many rows at a time where the file is a CSV, which then may be of any length."""
+    if not path.is_file() or not is_csv(path):
+        yield read_columns(path)
+        return
+    import pandas
+
+    try:
+        with _opened(path) as file:
+            _refuse_columns(path, file.readline(_LONGEST).count(b",") + 1)
+        with _opened(path) as file, pandas.read_csv(file, index_col=False, chunksize=rows, low_memory=False) as parts:
+            while (part := _next(parts, path)) is not None:
+                yield part
+    except FedloomError:
+        raise
+    except Exception as error:  # as above
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{path} cannot be read ({why}); is it a whole .csv file?") from error
+
+
+def _next(parts: Iterator[Any], path: Path) -> dict[str, Array] | None:
+    import pandas
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pandas.errors.ParserWarning)
+        try:
+            part = next(parts, None)
+        except pandas.errors.ParserWarning:
+            raise DataError(
+                f"{path}: its rows have more cells than its first line has names; name each column"
+            ) from None
+    return None if part is None else _of_frame(part)
 
 
 def is_csv(path: Path) -> bool:

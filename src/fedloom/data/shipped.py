@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedloom.data.register import SOURCES
 from fedloom.data.table import Table
+from fedloom.federation.scale import Scale
 
 
 @SOURCES.register(
@@ -97,7 +98,11 @@ def standardised(values: Tensor, basis: Tensor | None = None) -> Tensor:
 
     With a ``basis``, the mean and the deviation are those of its columns.
     """
-    values = values.double()
-    basis = values if basis is None else basis.double()
-    deviation = basis.std(0, correction=0)
-    return ((values - basis.mean(0)) / torch.where(deviation > 0, deviation, 1.0)).float()
+    scale = standard_scale(values if basis is None else basis)
+    return ((values.double() - scale.shift[0]) / scale.factor[0]).float()
+
+
+def standard_scale(values: Tensor) -> Scale:
+    """The mean and the deviation of every column over all rows; a constant column has deviation 1."""
+    mean, deviation = values.double().mean(0), values.double().std(0, correction=0)
+    return Scale(mean[None], torch.where(deviation > 0, deviation, 1.0)[None], mean)

@@ -13,6 +13,7 @@ from fedloom.errors import DataError
 from fedloom.federation.blocks import Blocks
 from fedloom.federation.data import Task
 from fedloom.federation.encoding import Encoding
+from fedloom.federation.scale import Scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +27,8 @@ class Table:
     ``feature_names`` are those of the columns (of windows, of each step's), ``target_names`` those of a regression's
     targets. Rows of a ``series`` follow each other, so that the last ones
     are the test unless something else is asked for. ``scaling`` is done once it is known which rows are for training;
-    it also fills features that are missing (NaN), which no other table may have.
+    it also fills features that are missing (NaN), which no other table may have. ``encoding`` is how the columns of a
+    file became features, ``units`` how they were standardised before anybody owned a row.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Table:
     series: bool = False
     scaling: Scaling | None = None
     encoding: Encoding | None = None
+    units: Scale | None = None
 
     def __len__(self) -> int:
         return len(self.x)

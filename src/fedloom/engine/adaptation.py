@@ -24,13 +24,15 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
 from fedloom.methods import Method
+from fedloom.prediction.card import Facts, ModelCard
+from fedloom.prediction.predictor import ADAPTED as RECORD
+from fedloom.prediction.predictor import WEIGHTS as MODEL
+from fedloom.storage.belonging import hashes
 from fedloom.storage.files import guarded, replacing, write_json
-from fedloom.storage.folder import theta_sha256
+from fedloom.storage.folder import CARD, SCALES, theta_sha256
 from fedloom.storage.saved import shapes_of
 from fedloom.storage.store import MemoryStore
 from fedloom.types import State, Vector
-
-MODEL, RECORD = "model.safetensors", "adapted.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,21 +102,25 @@ class Adapted:
     """What it is: the client, its rows, the steps, the run that it comes from."""
     model: Model
     """The network of which these are the parameters."""
+    card: ModelCard
+    """How rows are read and what outputs mean."""
     folder: Path | None = None
     """Where it is saved; none: nowhere."""
 
     def save(self, folder: str | Path) -> Adapted:
-        """The model by the names of its tensors (safetensors), and beside it a JSON that says what it is."""
+        """The model by the names of its tensors (safetensors), how rows are read, and a JSON that says what it is."""
         path = Path(folder)
         with guarded(path):
             if path.exists() and not (path / RECORD).is_file() and (not path.is_dir() or any(path.iterdir())):
                 raise RunError(f"{path} is there already and holds no adapted model; choose another folder")
             path.mkdir(parents=True, exist_ok=True)
+            (path / SCALES).unlink(missing_ok=True)  # of an earlier model, which this one may have no need of
         views = self.model.views(self.theta).items()  # of one vector, which safetensors takes for tensors that are tied
         apart = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in views}
         with replacing(path / MODEL) as file:
             file.write(safetensors.torch.save(apart))
-        write_json(path / RECORD, self.record)
+        self.card.write(path)
+        write_json(path / RECORD, {**self.record, "files": hashes(path, (MODEL, CARD, SCALES))})
         return replace(self, folder=path)
 
 
@@ -174,4 +180,6 @@ def adapt_client(
         "theta_sha256": theta_sha256(theta),
         "fedloom": __version__,
     }
-    return Adapted(theta, before, after, record, problem.model)
+    facts = replace(Facts.of(problem, method), product="global", clients=1, names=(client.label,))
+    card = replace(ModelCard.of(lone, method), facts=facts)
+    return Adapted(theta, before, after, record, problem.model, card)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,13 +30,15 @@ from fedloom.engine.selection import Selection
 from fedloom.engine.setting import Setting
 from fedloom.errors import Deserted, FedloomError, RunError
 from fedloom.execution import Executor, Remote, executor_for, one_thread
+from fedloom.federation.networks import Recipe
 from fedloom.federation.problem import Problem
 from fedloom.federation.streams import Stream
 from fedloom.methods import Method, name_of
+from fedloom.prediction import ModelCard, Predictor, decision_of
 from fedloom.storage import checkpoint
 from fedloom.storage.belonging import hashes
 from fedloom.storage.files import plain
-from fedloom.storage.folder import DATA, HISTORY, MATRIX, SUMMARY, RunFolder, theta_sha256
+from fedloom.storage.folder import CARD, DATA, HISTORY, MATRIX, SUMMARY, RunFolder, theta_sha256
 from fedloom.storage.history import History, Row, as_frame
 from fedloom.storage.saved import open_saved, refuse_other_model, shapes_of
 from fedloom.storage.seal import Seal, opened, sealed
@@ -44,6 +47,7 @@ from fedloom.types import State, Vector
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import nn
 
 Progress = Callable[[Row, int], None]
 Spread = dict[str, dict[str, float]]
@@ -90,6 +94,32 @@ class Run:
     """What had to be recovered on the way."""
     matrix: TaskMatrix | None = None
     """Of tasks in sequence: how good the model was on each task after each."""
+    product: Predictor | None = None
+    """The server's model, ready for new rows; none: it is read from the folder when it is asked for."""
+
+    def predictor(self, client: int | str | None = None) -> Predictor:
+        """The model, ready for new rows; that of a ``client``, where the method makes one for each."""
+        if client is None and self.product is not None:
+            return self.product.for_all()
+        if self.folder is None:
+            raise RunError("this run has no folder, so what its clients remember was not kept: train with out=DIR")
+        module = None if self.product is None else self.product.model.module
+        return Predictor.open(self.folder, client, module=module)
+
+    def predict(self, x: object, client: int | str | None = None) -> pd.DataFrame:
+        """What the model says of new rows, by the names of the classes or in the units of the targets.
+
+        * ``x``: a data frame or a dict with the columns of the training data, or an array with the numbers of each row.
+        * ``client``: whose model, where the method makes one for each client; whose rows, where each client's rows were
+          scaled by its own. None: the model of all.
+
+        The result has a row for each row: "prediction", and "probability of CLASS" for each class.
+        """
+        return self.predictor(client).predict(x)
+
+    def module(self, client: int | str | None = None) -> nn.Module:
+        """The network as a plain ``torch.nn.Module`` with its weights, for rows that are encoded and scaled."""
+        return self.predictor(client).module()
 
     def frame(self) -> pd.DataFrame:
         """The history as a data frame: a row a round, columns such as "accuracy" and "bytes_up"."""
@@ -97,7 +127,17 @@ class Run:
 
 
 def load_run(folder: str | Path, kept: bool = True) -> Run:
-    """A run that is done, from its folder; what is not ``kept`` there will be gone."""
+    """Read a run that is done from its folder.
+
+    * ``folder``: the folder of the run. ``kept``: whether it stays; if not, the history is read at once.
+
+    The result is a Run, as ``train`` gave it back.
+
+        data = fedloom.federate("digits", clients=5)
+        problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+        fedloom.train(problem, fedloom.FedAvg(), rounds=2, out="done")
+        print(fedloom.load_run("done").predict(data.x[:3]))
+    """
     path, saved = Path(folder), open_saved(folder)
     files = RunFolder(path, None)
     history, summary = History.read(path / HISTORY).rows, opened(files.read_json(SUMMARY))
@@ -259,7 +299,8 @@ class Prepared:
             summary = walk.summary()
             found = [*said, *history.notes, walk.deserted, _missed(summary)]
             notes = [note for note in found if note]
-            return Run(engine.theta(), engine.state, history.kept(), summary, place, notes)
+            product = Predictor(walk.card, self.setting.problem.model, engine.theta(), decision=decision_of(summary))
+            return Run(engine.theta(), engine.state, history.kept(), summary, place, notes, product=product)
 
     def _seal(self, saved: checkpoint.Checkpoint | None) -> Seal:
         """What the run belongs to; one that goes on keeps its name, and must have a model of the same shape."""
@@ -319,16 +360,24 @@ class _Walk:
         if saved is None:
             if self.folder is not None:
                 self.folder.write_json(DATA, dict(describe(self.engine.setting.problem.data).record()))
+                self.card.write(self.folder.path)
             self.history.truncate(-1)
             self._record({**asdict(self.engine.clocks), **self.engine.arrived()})
             self._save()
             return
+        if self.folder is not None and not self.folder.file(CARD).is_file():  # begun by an older fedloom
+            self.card.write(self.folder.path)
         self.engine.restore(saved.groups, saved.meta)
         now = [{"round": self.engine.clocks.round, "changes": forced}] if forced else []
         self.forced = [*saved.meta.get("forced", []), *now]
         self.wall_before = self.engine.clocks.wall_seconds
         self.history.truncate(self.engine.clocks.round)
         self.reached = next(filter(self._on_target, self.history.rows), None)
+
+    @cached_property
+    def card(self) -> ModelCard:
+        """What is needed to use the model without the data."""
+        return ModelCard.of(self.engine.setting.problem, self.engine.setting.method)
 
     def go(self) -> None:
         """All rounds that are left, or until the method has converged; Ctrl-C ends it after the round under way."""
@@ -544,12 +593,14 @@ def _described(method: Method) -> dict[str, Any]:
 
 def _python_config(setting: Setting, rounds: int) -> dict[str, Any]:
     """For a run that was made from Python: enough to know what it was."""
+    build = setting.problem.model.build
     return {
         "made_by": "python",
         "seed": setting.seed,
         "rounds": rounds,
         "data": {"name": setting.problem.data.name},
         "method": _described(setting.method),
+        **({"model": {"name": build.name}} if isinstance(build, Recipe) else {}),
         **({"stream": setting.stream.written()} if setting.stream is not None else {}),
         **({"prior": {"sha256": theta_sha256(setting.prior)}} if setting.prior is not None else {}),
     }

@@ -39,9 +39,9 @@ class FederatedData:
 
     ``feature_names`` are those of the columns of x (of windows, of each step's). ``x_scale`` and ``y_scale`` say how
     features and targets were scaled; None: they are as they were measured. ``encoding`` says how the columns of a file
-    became features; None: they were numbers. ``roles`` tells source clients and target
-    clients apart, ``names`` has the clients' names, and ``notes`` what a reader should know of the data, called
-    ``name``, whose kind is the ``task``.
+    became features; None: they were numbers. ``units`` is how numbers of a file were standardised before that; None:
+    not at all. ``roles`` tells source clients and target clients apart, ``names`` has the clients' names, and
+    ``notes`` what a reader should know of the data, called ``name``, whose kind is the ``task``.
 
         data = fedloom.federate("digits", clients=5)
         rows = data.splits["train"][3]
@@ -64,6 +64,7 @@ class FederatedData:
     x_scale: Scale | None = None
     y_scale: Scale | None = None
     encoding: Encoding | None = None
+    units: Scale | None = None
 
     @property
     def clients(self) -> int:

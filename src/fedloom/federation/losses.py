@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from fedloom.federation.data import Task
 from fedloom.federation.regularisers import soft_threshold
 from fedloom.register import Register, example_of, named
 
+Link = Literal["logit", "probability", "margin"]
 _NEWTON = 100  # steps that a proximal step may take; it needs about ten
 _HALVINGS = 30
 
@@ -30,6 +32,8 @@ class Loss(ABC):
     tasks: tuple[Task, ...]
     threshold = 0.0
     """The output above which a model trained with this loss says 1, where labels are 0 and 1."""
+    link: Link = "logit"
+    """What the outputs of such a model are, where rows have labels: logits, probabilities, or neither."""
 
     @abstractmethod
     def rows(self, out: Tensor, y: Tensor) -> Tensor:
@@ -133,6 +137,7 @@ class Hinge(Loss):
     """max(0, 1 − s·out) with s = 2y − 1 for y of 0 and 1."""
 
     tasks = ("binary",)
+    link: Link = "margin"
 
     def rows(self, out: Tensor, y: Tensor) -> Tensor:
         return torch.clamp(1 - (2 * y - 1) * out, min=0).mean(-1)
@@ -156,6 +161,7 @@ class Squared(Loss):
 
     tasks = ("regression", "binary")
     threshold = 0.5
+    link: Link = "probability"
 
     def rows(self, out: Tensor, y: Tensor) -> Tensor:
         return (out - y).square().mean(-1) / 2

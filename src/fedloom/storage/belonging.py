@@ -6,6 +6,7 @@ Nothing here needs torch, changes a file, or runs code that a folder names.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,29 @@ from fedloom.storage.seal import RUN, SHA256, broken
 
 CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 HISTORY, SUMMARY = "history.jsonl", "summary.json"
-SEALED = ("config.toml", "data.json")
+SEALED = ("config.toml", "data.json", "model.json", "scales.safetensors")
 """Files whose hashes the checkpoint has."""
 
 
-def hashes(folder: Path) -> dict[str, str]:
-    """The hash of each of the sealed files that is there."""
-    there = [name for name in SEALED if (folder / name).is_file()]
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in there}
+def hashes(folder: Path, names: Sequence[str] = SEALED) -> dict[str, str]:
+    """The hash of each of these files that is there."""
+    found = {name: sha256_of_file(folder / name) for name in names}
+    return {name: told for name, told in found.items() if told is not None}
+
+
+def sha256_of_file(path: Path) -> str | None:
+    """The hash of a file; None: it is not there."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def changed(folder: Path) -> list[str]:
+    """The sealed files that are not as they were when the newest checkpoint was written, or were not there then."""
+    meta = _meta(folder / CHECKPOINT)
+    told = meta.get("files") if meta is not None else None
+    if not isinstance(told, dict) or "model.json" not in told:
+        return []
+    now = hashes(folder)
+    return [name for name in SEALED if told.get(name) != now.get(name)]
 
 
 def misfits(folder: Path) -> list[str]:

@@ -19,12 +19,14 @@ from fedloom.storage.tensors import to_bytes
 
 CONFIG, DATA, HISTORY, SUMMARY, REPORT = "config.toml", "data.json", "history.jsonl", "summary.json", "report.html"
 MATRIX = "matrix.json"
+CARD, SCALES = "model.json", "scales.safetensors"
+"""How new rows are read, and what the model says of them; the numbers by which they are scaled and filled."""
 FLEET = "fleet.json"
 """Of a run on real devices: the clients, by their numbers."""
 TASK = "task-"
 """How the folders of tasks in sequence begin; a number follows."""
 _CHECKPOINTS = (checkpoint.NEWEST, checkpoint.PREVIOUS, checkpoint.NEXT, checkpoint.DAMAGED)
-_OWN = (CONFIG, SIGNATURE, *_CHECKPOINTS, HISTORY, DATA, SUMMARY, REPORT, MATRIX, FLEET)
+_OWN = (CONFIG, SIGNATURE, *_CHECKPOINTS, HISTORY, DATA, SUMMARY, REPORT, MATRIX, FLEET, CARD, SCALES)
 _UNFINISHED = frozenset({SIGNATURE, *(f"{name}.tmp" for name in _OWN)})
 """What a kill before a file was complete leaves: where nothing else is, no run ever began."""
 
