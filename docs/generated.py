@@ -365,6 +365,7 @@ _CHAPTERS = {
     "fedloom.engine": "Runs",
     "fedloom.comparison": "Comparisons",
     "fedloom.experiment": "Adaptation",
+    "fedloom.prediction": "Prediction",
     "fedloom.storage": "Saved models",
     "fedloom.channel": "Channel",
     "fedloom.report": "Report",
