@@ -55,9 +55,9 @@ def test_a_folder_predicts_without_fedloom(to: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["safetensors", "torchscript", "onnx"])
-@pytest.mark.parametrize("model", ["cnn", "lenet", "lstm"])
+@pytest.mark.parametrize("model", ["cnn", "lenet", "lstm", "transformer"])
 def test_networks_of_images_and_windows_agree(model: str, to: str, tmp_path: Path) -> None:
-    shape = (6, 3) if model == "lstm" else (1, 8, 8)
+    shape = (6, 3) if model in ("lstm", "transformer") else (1, 8, 8)
     x = np.random.default_rng(0).normal(size=(30, *shape))
     data = fedloom.federate(fedloom.from_arrays(x, np.arange(30) % 3), clients=2)
     options = {"lstm": {"hidden": 4, "layers": 2, "dense": 3}, "cnn": {"channels": [2, 3], "pool": ["max", "avg"]}}

@@ -106,11 +106,11 @@ class Cells(nn.Module):
         """One output row a row."""
         found, counts = self.front(x)
         states, _ = self.lstm(found)
-        state = states[:, -1] if counts is None else _last(states, counts)
+        state = states[:, -1] if counts is None else last_state(states, counts)
         return torch.as_tensor(self.head(self.dense(self.dropout(state))))
 
 
-def _last(states: Tensor, counts: Tensor) -> Tensor:
+def last_state(states: Tensor, counts: Tensor) -> Tensor:
     """The states after the last word of each row."""
     last = (counts * torch.arange(counts.shape[1])).argmax(1)
     return states.gather(1, last.view(-1, 1, 1).expand(-1, 1, states.shape[-1])).squeeze(1)

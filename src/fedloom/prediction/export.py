@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.errors import ConfigError, ModelError, RunError
-from fedloom.federation.networks import Cells, Recipe
+from fedloom.federation.networks import Attention, Cells, Recipe, Steps, Transformer, Words, last_state
 from fedloom.federation.scale import Scale
 from fedloom.prediction.answers import OF, PREDICTION, SHARE, output_names
 from fedloom.prediction.card import columns_of
@@ -215,16 +215,38 @@ def _code(predictor: Predictor) -> tuple[str, tuple[str, ...]]:
     if type(module) is nn.Sequential and all(type(part) in _LAYERS for part in module):
         layers = "\n".join(f"        {_layer(part)}," for part in module)
         return f"def network():\n    return nn.Sequential(\n{layers}\n    )\n", ()
-    if type(module) is Cells and isinstance(build, Recipe):
-        lstm = module.lstm
-        dense = module.dense[0].out_features if isinstance(module.dense, nn.Sequential) else 0
-        given = (lstm.input_size, module.head.out_features, lstm.hidden_size, lstm.num_layers, dense, 0.0)
-        made = ", ".join(map(repr, given))
-        return f"{inspect.getsource(Cells)}\n\ndef network():\n    return Cells({made})\n", ()
+    if isinstance(module, Cells | Transformer) and isinstance(build, Recipe):
+        parts: tuple[Callable[..., Any], ...] = (Words, Steps, *_SOURCES[type(module)])
+        sources = "\n\n".join(inspect.getsource(part) for part in parts)
+        return f"import math\n\n\n{sources}\n\ndef network():\n    return {_made(module)}\n", ()
     said = "the network is your own: write into network() of load.py how it is built; onnx and torchscript need no code"
     return 'def network():\n    raise NotImplementedError("build your own network here: return YourModule(…)")\n', (
         said,
     )
+
+
+_SOURCES: dict[type[nn.Module], tuple[Callable[..., Any], ...]] = {
+    Cells: (last_state, Cells),
+    Transformer: (Attention, Transformer),
+}
+"""What load.py needs of the networks that are more than a chain of layers."""
+
+
+def _made(module: Cells | Transformer) -> str:
+    """The call that makes such a network; nothing is dropped at random where it only predicts."""
+    front, given = "Steps()", tuple[object, ...]()
+    if isinstance(module.front, Words):
+        front = f"Words({module.front.table.num_embeddings - 1}, {module.front.table.embedding_dim})"
+    if isinstance(module, Cells):
+        lstm = module.lstm
+        dense = module.dense[0].out_features if isinstance(module.dense, nn.Sequential) else 0
+        given = (lstm.input_size, module.head.out_features, lstm.hidden_size, lstm.num_layers, dense, 0.0)
+    else:
+        steps, width = module.places.shape
+        inner = module.wide.in_features if isinstance(module.wide, nn.Linear) else width
+        heads = module.layers[0].heads
+        given = (inner, steps, module.head.out_features, width, heads, len(module.layers), 0.0)
+    return f"{type(module).__name__}({front}, {', '.join(map(repr, given))})"
 
 
 _LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
