@@ -289,6 +289,30 @@ def test_an_older_checkpoint_is_no_silent_stand_in_for_an_adaptation(whole: Path
     assert STAND_IN in record["notes"][0]
 
 
+def test_an_older_checkpoint_in_the_newest_ones_place_is_noticed_and_goes_on_to_the_same_bits(
+    run: Path, whole: Path
+) -> None:
+    assert misfits(run) == []
+    shutil.copy(run / "checkpoint.previous.safetensors", run / "checkpoint.safetensors")
+    said = "checkpoint.safetensors is of round 0, checkpoint.previous.safetensors of round 0: an older one is in the"
+    adapted = fedloom.adapt(run, 1, steps=1)
+    assert said in adapted.record["notes"][0]
+    assert say("resume", run, "--quiet", "--no-report")[0] == 0
+    ends = [json.loads((place / "summary.json").read_text()) for place in (run, whole)]
+    assert ends[0]["theta_sha256"] == ends[1]["theta_sha256"]
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")])
+def test_without_the_previous_checkpoint_it_is_not_known_which_is_the_newest(
+    run: Path, whole: Path, damage: Callable[[Path], object]
+) -> None:
+    for place in (run, Path(shutil.copytree(whole, run.parent / "whole"))):
+        damage(place / "checkpoint.previous.safetensors")
+    assert misfits(run.parent / "whole") == []  # its summary tells
+    (said,) = misfits(run)
+    assert said.startswith("checkpoint.previous.safetensors is missing or damaged")
+
+
 def test_an_adaptation_says_what_the_model_was_not_trained_with(whole: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     edit(run / "config.toml", "clients = 6", "clients = 5")

@@ -44,14 +44,17 @@ def changed(folder: Path) -> list[str]:
 
 def misfits(folder: Path) -> list[str]:
     """What in a run's folder does not fit what, a line for each; what an older fedloom wrote cannot be compared."""
+    before = _meta(folder / PREVIOUS)  # first: a run that is going on may write another one meanwhile
     meta, summary = _meta(folder / CHECKPOINT), _table(folder / SUMMARY)
     try:
-        return _misfits(folder, meta, summary)
+        return _misfits(folder, before, meta, summary)
     except (KeyError, TypeError, AttributeError):  # nobody has looked at its checksum yet
         return [f"{CHECKPOINT} is damaged: its header does not say what it should"]
 
 
-def _misfits(folder: Path, meta: dict[str, Any] | None, summary: dict[str, Any] | None) -> list[str]:
+def _misfits(
+    folder: Path, before: dict[str, Any] | None, meta: dict[str, Any] | None, summary: dict[str, Any] | None
+) -> list[str]:
     found = []
     if summary is not None and broken(summary):
         found.append(f"{SUMMARY} was changed after it was written")
@@ -63,14 +66,27 @@ def _misfits(folder: Path, meta: dict[str, Any] | None, summary: dict[str, Any] 
     for name, told in meta.get("files", {}).items():
         if hashes(folder).get(name) != told:
             found.append(f"{name} is not as it was when {CHECKPOINT} was written")
-    if summary is not None:
-        found += _summary(summary, run, meta)
+    found += _newest(before, meta) if summary is None else _summary(summary, run, meta)
     return found + _history(folder / HISTORY, run, meta)
 
 
 def _was_there(folder: Path, summary: dict[str, Any] | None) -> bool:
     """Whether a folder whose checkpoint cannot be read had one; that of tasks in sequence has none of its own."""
     return any((folder / name).exists() for name in (CHECKPOINT, PREVIOUS)) or RUN in (summary or {})
+
+
+def _newest(before: dict[str, Any] | None, meta: dict[str, Any]) -> list[str]:
+    """Whether the newest checkpoint of a run that has no summary is that; the history may be ahead of it by rights."""
+    now = meta["clocks"]["round"]
+    try:
+        then = -1 if before is None else int(before["clocks"]["round"])
+    except (KeyError, TypeError, ValueError):
+        then = -1
+    if then < 0 < now:  # a run begins with the checkpoint of round 0
+        return [f"{PREVIOUS} is missing or damaged, so it is not known whether {CHECKPOINT} is the newest"]
+    if then >= now:
+        return [f"{CHECKPOINT} is of round {now}, {PREVIOUS} of round {then}: an older one is in the newest one's place"]
+    return []
 
 
 def _summary(summary: dict[str, Any], run: str, meta: dict[str, Any]) -> list[str]:
