@@ -7,6 +7,8 @@ few cases, always the same; `make fuzz` takes FUZZ_COUNT and FUZZ_SEED from the 
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -41,7 +43,7 @@ def fuzz(what: str, few: int, attempt: Callable[[Random], str]) -> None:
             outcomes[attempt(Random(case))] += 1
         except FedloomError as error:
             outcomes[REFUSED if str(error).strip() else "refused without a word"] += 1
-        except Exception as error:
+        except (Exception, Hangs) as error:
             *_, last = traceback.extract_tb(error.__traceback__)
             text = "".join(traceback.format_exception(error)[-12:])
             failures.setdefault(f"{type(error).__name__} at {last.filename}:{last.lineno}", f"case {case}\n{text}")
@@ -140,6 +142,29 @@ def altered(value: Any, random: Random) -> None:
         table[last] = random.choice([table[last] + 1, -table[last], table[last] * 1e30, str(table[last])])
     else:
         table[last] = random.choice(STRANGE)
+
+
+class Hangs(BaseException):
+    """It takes so long that it will never end; nothing on the way may take this for an error of its own."""
+
+
+@contextmanager
+def bounded(seconds: int, what: str) -> Iterator[None]:
+    """Whatever takes longer ends here, where there are signals."""
+
+    def ring(number: int, frame: object) -> None:
+        raise Hangs(what)
+
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager

@@ -10,13 +10,15 @@ import math
 from dataclasses import dataclass, replace
 from fractions import Fraction as Ratio
 from functools import cache
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Interval
 from pydantic import TypeAdapter, ValidationError
 
 from fedloom.errors import ConfigError
+from fedloom.federation.distributions import WIDEST
 from fedloom.federation.distributions import Distribution as Distribution
 from fedloom.federation.distributions import Varied as Varied
 from fedloom.federation.randomness import Draw
@@ -33,6 +35,8 @@ _TOGETHER = (("period", "away"), ("away", "period"), ("repair", "fails_every"), 
 """Fields that mean nothing without another one."""
 _LONGEST = 1e12
 """Seconds, some 30,000 years: beyond that simulated times could not be told apart."""
+_SHORTEST = 1e-6
+"""Seconds: what comes again more often could not be counted in a run of some hours."""
 _CYCLES = 1000
 """Of two repetitions the longer one at most comes so many times before both begin together again."""
 
@@ -64,7 +68,7 @@ class Fleet:
     """Bytes a second from the client to the server."""
     redraw: bool = False
     """Whether delays are drawn anew for every exchange instead of once for each client."""
-    jitter: NonNegative = 0.0
+    jitter: Annotated[float, Interval(ge=0, le=WIDEST)] = 0.0
     """How much a client's speed varies from round to round: the standard deviation of its logarithm."""
     unavailable: Fraction = 0.0
     """Chance that a client cannot be reached in a round; it is not selected then."""
@@ -132,6 +136,12 @@ class Fleet:
         for name in (*_BY_THE_CLOCK, "repair", "deadline"):
             if isinstance(value := getattr(self, name), int | float) and _LONGEST < value < math.inf:
                 raise ConfigError(f"fleet.{name} = {value:g} seconds is longer than any run; give at most {_LONGEST:g}")
+        for name in ("period", "fails_every", "trace_repeats"):
+            if (value := getattr(self, name)) is not None and value < _SHORTEST:
+                raise ConfigError(
+                    f"fleet.{name} = {value:g} seconds is shorter than anything that a device does; give at least "
+                    f"{_SHORTEST:g}"
+                )
         if math.isinf(self.repair):
             raise ConfigError("fleet.repair = inf: nobody who fails would ever come back; use fleet.leaves for that")
         if moving and self.timeless:

@@ -297,7 +297,7 @@ class Prepared:
             walk.start(saved, forced)
             walk.go()
             summary = walk.summary()
-            found = [*said, *history.notes, walk.deserted, _missed(summary)]
+            found = [*said, *history.notes, walk.deserted, _missed(summary), _diverged(engine)]
             notes = [note for note in found if note]
             product = Predictor(walk.card, self.setting.problem.model, engine.theta(), decision=decision_of(summary))
             return Run(engine.theta(), engine.state, history.kept(), summary, place, notes, product=product)
@@ -581,6 +581,18 @@ def _missed(summary: dict[str, Any]) -> str | None:
     return (
         f"the target {target['metric']} = {target['value']:g} was not reached: the run ended by its limit of "
         f"{summary['stopped']} ({limit}) at {found:.4g}"
+    )
+
+
+def _diverged(engine: Engine) -> str | None:
+    """A note when a run ended with a model or a state that is not finite: replies are looked at, their sums are not."""
+    parts = {"model": engine.theta(), **{f"state {key!r}": value for key, value in engine.state.items()}}
+    wrong = [name for name, value in parts.items() if value.is_floating_point() and not bool(value.isfinite().all())]
+    if not wrong:
+        return None
+    return (
+        f"the run has diverged: after round {engine.clocks.round} the server's {', '.join(wrong)} is not finite; "
+        "try smaller step sizes"
     )
 
 

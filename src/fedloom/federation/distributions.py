@@ -13,6 +13,11 @@ from pydantic import BeforeValidator, PlainSerializer
 
 from fedloom.federation.randomness import Draw
 
+WIDEST = 10.0
+"""The largest deviation of a logarithm: with it every second number is a thousand times larger or smaller than usual,
+and none is 0 or infinite yet."""
+_LARGEST = 1e18
+"""Of what is not infinite: what is computed of such numbers is finite too."""
 _LOOKED_UP = 1 << 20  # clients above that draw their numbers anew, which takes longer and no memory
 
 Floats = npt.NDArray[np.float64]
@@ -48,6 +53,11 @@ class Distribution:
             )
         if kind == "uniform" and values[0] > values[1]:
             raise ValueError(f"{text!r}: the lower end is above the upper one")
+        if any(_LARGEST < v < math.inf for v in values):
+            unlimited = ", or inf where there is no limit" if kind == "constant" else ""
+            raise ValueError(f"{text!r} is too large; give at most {_LARGEST:g}{unlimited}")
+        if kind == "lognormal" and values[1] > WIDEST:
+            raise ValueError(f"{text!r}: SIGMA is the deviation of a logarithm; give at most {WIDEST:g}")
         return Distribution(kind, *values)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
