@@ -98,6 +98,11 @@ def test_things_are_found_by_name_or_path_and_must_be_of_the_kind() -> None:
             "there is no number 'sevn'; did you mean 'seven'? Or choose one of seven, or your own as module:number",
         ),
         ("x", "there is no number 'x'; choose one of seven, or your own as module:number"),
+        (
+            "seven:lr=0.1,batch=2",
+            "there is no number 'seven:lr=0.1,batch=2'; name it 'seven' alone, and give its settings beside it "
+            "(--set number.lr=0.1)",
+        ),
         ("sys:path", "'sys:path' is no number: it must be a whole number"),
         ("sys:nothing", "the number 'sys:nothing' cannot be imported: module 'sys' has no attribute 'nothing'"),
     ):

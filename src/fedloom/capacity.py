@@ -11,6 +11,8 @@ from pathlib import Path
 
 from fedloom.errors import FedloomError
 
+ALLOCATION = "DefaultCPUAllocator"
+"""What torch says where memory is not enough."""
 ALLOWED = "FEDLOOM_MEMORY"
 """The environment variable that has the bytes which a user allows, where these are fewer than there are."""
 _CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))

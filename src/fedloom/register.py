@@ -101,8 +101,13 @@ class Register(Mapping[str, E]):
             return self[name]
         if OWN not in name:
             raise ConfigError(f"there is no {self.kind} {name!r}; {self.hint(name)}")
-        refuse_strangers(name, f"import the {self.kind} {name!r}")
         module, _, attribute = name.partition(OWN)
+        if "=" in attribute and module in self:
+            raise ConfigError(
+                f"there is no {self.kind} {name!r}; name it {module!r} alone, and give its settings beside it "
+                f"(--set {self.kind}.{attribute.partition(',')[0]})"
+            )
+        refuse_strangers(name, f"import the {self.kind} {name!r}")
         try:
             thing = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError, ValueError) as error:

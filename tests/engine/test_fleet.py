@@ -12,6 +12,7 @@ from scipy import stats
 
 from fedloom.engine.fleet import FLEETS, Distribution, Fleet, Varied, common_cycle, fleet_for
 from fedloom.errors import ConfigError
+from fedloom.federation.distributions import WIDEST
 from fedloom.federation.randomness import Draw
 
 IDS = np.arange(4)
@@ -26,10 +27,24 @@ def constant(value: float) -> Distribution:
 @given(kind=st.sampled_from(["constant", "uniform", "lognormal", "exponential"]), a=NUMBERS, b=NUMBERS)
 def test_a_distribution_comes_back_from_its_text(kind: str, a: float, b: float) -> None:
     numbers = (a,) if kind in ("constant", "exponential") else (min(a, b), max(a, b))
+    numbers = (a, min(b, WIDEST)) if kind == "lognormal" else numbers
     written = Distribution(kind, *numbers)  # type: ignore[arg-type]
     assert Distribution.parse(str(written)) == written
     adapter = TypeAdapter(Varied)
     assert adapter.validate_python(adapter.dump_python(written)) == written
+
+
+@pytest.mark.parametrize("text", ["exponential:1e308", "uniform:0:1e300", "1e19", "lognormal:1:11"])
+def test_a_distribution_of_which_no_number_can_be_computed_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="give at most"):
+        Distribution.parse(text)
+    assert Distribution.parse("inf").a == np.inf
+
+
+@pytest.mark.parametrize("change", [{"jitter": 1e4}, {"fails_every": 1e-300}, {"period": 1e-9, "away": 0.5}])
+def test_a_fleet_whose_times_cannot_be_computed_is_refused(change: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be|shorter than anything that a device does"):
+        fleet_for("cross-silo", **change).check()
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import tomllib
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from harness import Silent, altered, flipped, fuzz, little_memory
+import torch
+from harness import Silent, altered, bounded, flipped, fuzz, little_memory
+from torch import Tensor
 
 import fedloom
 from fedloom.engine.run import Interrupted
@@ -21,7 +25,7 @@ from fedloom.experiment import Experiment, load_experiment
 from fedloom.prediction.export import export
 from fedloom.prediction.rows import Tally
 from fedloom.report import find_runs, write_report
-from fedloom.storage import toml
+from fedloom.storage import checkpoint, toml
 
 BEGUN = {
     "data": {"name": "synthetic", "clients": 4, "rows": 12, "features": 3, "classes": 3},
@@ -30,6 +34,7 @@ BEGUN = {
     "rounds": 4,
     "execution": {"executor": "serial", "checkpoint_every": 1},
 }
+IN_FLIGHT = {"schedule": {"name": "async", "concurrency": 3}, "fleet": {"speed": "uniform:50:500"}}
 CLOCK = "wall_seconds"
 
 
@@ -38,6 +43,7 @@ class Runs:
 
     def __init__(self, place: Path) -> None:
         self.finished, self.stopped, self.other = place / "finished", place / "stopped", place / "other"
+        self.waiting = place / "waiting"
 
         def progress(row: dict[str, Any], rounds: int) -> None:
             if row["round"] == 3:
@@ -47,6 +53,8 @@ class Runs:
         Experiment.load(None, {**BEGUN, "seed": 1}).run(self.other)
         with pytest.raises(Interrupted):
             Experiment.load(None, BEGUN).run(self.stopped, progress=progress)
+        with pytest.raises(Interrupted):
+            Experiment.load(None, BEGUN | IN_FLIGHT).run(self.waiting, progress=progress)
 
     @cache  # noqa: B019
     def expected(self, which: str, did: str) -> Any:
@@ -167,3 +175,70 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 def test_no_damage_to_a_folder_gives_another_result_in_silence(runs: Runs) -> None:
     with little_memory():
         fuzz("run folders", 60, partial(attempt, runs))
+
+
+def forge(folder: Path, random: Random) -> None:
+    """Change what a checkpoint or a client's memory says, with a checksum that fits: whoever knows the format can."""
+    path = random.choice([folder / checkpoint.NEWEST] * 3 + sorted((folder / "memory").iterdir()))
+    if path.name == checkpoint.NEWEST and random.random() < 0.7:
+        found = checkpoint.load(path)
+        groups, meta = found.groups, found.meta
+        if random.random() < 0.5:
+            altered(meta, random)
+        else:
+            group = groups[random.choice([name for name in groups if groups[name]])]
+            key = random.choice(list(group))
+            group[key] = random.choice(FORGED)(group[key])
+        with suppress(TypeError, ValueError, UnicodeEncodeError):  # what JSON cannot hold nobody can write
+            checkpoint.save(path, groups, meta)
+        return
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    described, body = json.loads(data[8 : 8 + length]), data[8 + length :]
+    texts = described["__metadata__"]
+    key = random.choice([key for key in texts if key not in ("checksum", "kind", "version")])
+    if random.random() < 0.5:
+        value = {"it": json.loads(texts[key])}
+        altered(value, random)
+        texts[key] = random.choice([json.dumps(value.get("it")), "[" * 5000, '{"a": 1e999}', "9" * 6000])
+    elif random.random() < 0.5:
+        altered(described, random)
+    else:
+        body = flipped(body, random)
+    head = json.dumps(described).encode()
+    head += b" " * (-len(head) % 8)
+    whole = len(head).to_bytes(8, "little") + head + body
+    texts = described.get("__metadata__")
+    told = str(texts.get("checksum") if isinstance(texts, dict) else "").encode()
+    blank = whole.replace(told, b"0" * 64, 1) if len(told) == 64 else whole
+    path.write_bytes(blank.replace(b"0" * 64, hashlib.sha256(blank).hexdigest().encode(), 1))
+
+
+FORGED: list[Callable[[Tensor], Tensor]] = [
+    lambda t: t.double() if t.dtype != torch.float64 else t.float(),
+    lambda t: t.to(torch.int64),
+    lambda t: torch.full_like(t, torch.nan) if t.is_floating_point() else torch.full_like(t, -1),
+    lambda t: torch.full_like(t, 2**60) if not t.is_floating_point() else t * 1e30,
+    lambda t: t.flatten()[:0],
+    lambda t: torch.cat([t.flatten(), t.flatten()]),
+    lambda t: t[None],
+    lambda t: torch.zeros(()),
+    lambda t: torch.zeros(3, dtype=torch.complex64),
+]
+
+
+def attempt_forged(runs: Runs, random: Random) -> str:
+    which, did = random.choice(["stopped", "finished", "waiting"]), random.choice(list(COMMANDS))
+    folder = runs.finished.parent / "copy"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(getattr(runs, which), folder)
+    forge(folder, random)
+    with bounded(60, f"{did} of a forged checkpoint"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        COMMANDS[did](folder)
+    return f"{did}: done"
+
+
+def test_a_forged_checkpoint_is_refused_in_words_or_taken(runs: Runs) -> None:
+    with little_memory():
+        fuzz("forged checkpoints", 40, partial(attempt_forged, runs))

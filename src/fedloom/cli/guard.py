@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
+from fedloom.capacity import ALLOCATION
 from fedloom.errors import FedloomError
 
 REFUSED, STOPPED = 2, 130
@@ -19,7 +20,6 @@ ARGUMENTS = "fedloom.arguments"
 """Where the words of the command line are kept, for a record of how a result was made."""
 
 _SMALLER = "the machine has not enough memory for this; choose a smaller model, fewer clients or a part of the data"
-_ALLOCATION = "DefaultCPUAllocator"
 
 
 class Halt(Exception):
@@ -55,7 +55,7 @@ class Guarded(TyperGroup):
             _say(f"error: {where}{error.strerror or error}; the system refused this to fedloom", "red")
             raise typer.Exit(REFUSED) from error
         except RuntimeError as error:
-            if _ALLOCATION not in str(error):  # as torch says it
+            if ALLOCATION not in str(error):  # as torch says it
                 raise
             _say(f"error: {_SMALLER}", "red")
             raise typer.Exit(REFUSED) from error

@@ -220,6 +220,12 @@ class Arrivals(Staggered):
         super().__init__(setting, executor, store)
         self._bounds: dict[int, float] | None = None
 
+    def restore(self, groups: Groups, meta: dict[str, Any]) -> None:
+        super().restore(groups, meta)
+        jobs = [*self.waiting, *(job for *_, job in self.flight), *self.buffer]
+        if not {*self.candidates.tolist()} >= {*self.idle, *(job.client for job in jobs)}:
+            raise ValueError("its jobs in flight are of others than the run's clients")
+
     def step(self) -> Row:
         """As many ended jobs as clients work at a time."""
         tally = Tally()

@@ -32,6 +32,7 @@ from fedloom.federation.replies import Replies
 from fedloom.methods import name_of
 from fedloom.methods.method import Context, Method, ServerMethod
 from fedloom.storage.store import MemoryStore
+from fedloom.storage.tensors import name_of as name_of_dtype
 from fedloom.types import Memory, Message, State, Vector
 
 Fates = dict[str, Bools]
@@ -208,10 +209,23 @@ class Engine(ABC):
             raise RunError(f"the run was begun {where} the clients' memory; go on with it as it was begun")
         if self.online is not None:
             self.online.restore(groups["online"])
-        self.state = self.grown(groups["state"])
+        self.state = self._formed(self.grown(groups["state"]))
         self.clocks = Clocks(**meta["clocks"])
         self.reply_bytes = meta["reply_bytes"]
         self.keeper.note_saved()
+
+    def _formed(self, state: State) -> State:
+        """The state, or a RunError: what a state has at the start it always has, in the same form."""
+        for key, ours in self.state.items():
+            there = state.get(key)
+            if there is None or (there.dtype, there.shape) != (ours.dtype, ours.shape):
+                found = "missing" if there is None else f"{name_of_dtype(there.dtype)} of shape {list(there.shape)}"
+                wanted = f"{name_of_dtype(ours.dtype)} of shape {list(ours.shape)}"
+                raise RunError(
+                    f"the checkpoint cannot be gone on from: its state {key!r} is {found}, the run's is {wanted}; "
+                    "start the run again"
+                )
+        return state
 
     def theta(self) -> Vector:
         """The common model as it is now: where there is no server, the mean of the clients' models."""

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedloom import __version__
+from fedloom.capacity import ALLOCATION
 from fedloom.channel import Channel
 from fedloom.data import describe
 from fedloom.engine.arrivals import Arrivals
@@ -40,6 +41,7 @@ from fedloom.storage.belonging import hashes
 from fedloom.storage.files import plain
 from fedloom.storage.folder import CARD, DATA, HISTORY, MATRIX, SUMMARY, RunFolder, theta_sha256
 from fedloom.storage.history import History, Row, as_frame
+from fedloom.storage.meta import check_meta
 from fedloom.storage.saved import open_saved, refuse_other_model, shapes_of
 from fedloom.storage.seal import Seal, opened, sealed
 from fedloom.storage.store import MemoryStore, open_latest
@@ -284,6 +286,8 @@ class Prepared:
                 place = folder.path
             saved, store = open_latest(place) if place is not None and resume else (None, MemoryStore(place))
             exits.callback(store.close)
+            if saved is not None and place is not None:
+                check_meta(place, saved.meta)
             exits.callback(executor.close)
             seal = None if place is None else self._seal(saved)
             run = "" if seal is None else seal.run
@@ -354,6 +358,8 @@ class _Walk:
     """The row at which the schedule's target was reached."""
     deserted: str | None = None
     """Why there is nobody left, if so."""
+    resumed: bool = False
+    """Whether it goes on from a checkpoint."""
 
     def start(self, saved: checkpoint.Checkpoint | None, forced: list[str]) -> None:
         """From the beginning, or from where a checkpoint left off, with what was changed since by force."""
@@ -365,9 +371,12 @@ class _Walk:
             self._record({**asdict(self.engine.clocks), **self.engine.arrived()})
             self._save()
             return
-        if self.folder is not None and not self.folder.file(CARD).is_file():  # begun by an older fedloom
+        assert self.folder is not None
+        if not self.folder.file(CARD).is_file():  # begun by an older fedloom
             self.card.write(self.folder.path)
-        self.engine.restore(saved.groups, saved.meta)
+        self.resumed = True
+        with checkpoint.as_written(self.folder.path / checkpoint.NEWEST):
+            self.engine.restore(saved.groups, saved.meta)
         now = [{"round": self.engine.clocks.round, "changes": forced}] if forced else []
         self.forced = [*saved.meta.get("forced", []), *now]
         self.wall_before = self.engine.clocks.wall_seconds
@@ -384,7 +393,7 @@ class _Walk:
         with _gentle_interrupt() as interrupted:
             while not self.over:
                 try:
-                    row = self.engine.step()
+                    row = self._step()
                 except Deserted as error:
                     self._desert(error)
                     return
@@ -394,6 +403,18 @@ class _Walk:
                     self._save()
                 if interrupted() and not last:
                     raise Interrupted(self.folder.path if self.folder else None, self.engine.clocks.round)
+
+    def _step(self) -> Row:
+        """One round. What a forged checkpoint leads to may show only here, such as a reply in flight that fits none."""
+        try:
+            return self.engine.step()
+        except checkpoint.MISREAD as error:
+            if not self.resumed or ALLOCATION in str(error):
+                raise
+            raise RunError(
+                f"round {self.engine.clocks.round + 1} fails after the run was resumed ({type(error).__name__}: "
+                f"{error}): its checkpoint was changed, or the code of its method was. Start the run again"
+            ) from error
 
     def _desert(self, error: Deserted) -> None:
         """The run ends here, as nobody is left; if nobody ever came, it was no run."""
@@ -586,8 +607,9 @@ def _missed(summary: dict[str, Any]) -> str | None:
 
 def _diverged(engine: Engine) -> str | None:
     """A note when a run ended with a model or a state that is not finite: replies are looked at, their sums are not."""
-    parts = {"model": engine.theta(), **{f"state {key!r}": value for key, value in engine.state.items()}}
-    wrong = [name for name, value in parts.items() if value.is_floating_point() and not bool(value.isfinite().all())]
+    theta = engine.theta()
+    like = {f"state {key!r}": value for key, value in engine.state.items() if value.shape == theta.shape}
+    wrong = [name for name, value in {"model": theta, **like}.items() if not bool(value.isfinite().all())]
     if not wrong:
         return None
     return (

@@ -85,7 +85,9 @@ def _newest(before: dict[str, Any] | None, meta: dict[str, Any]) -> list[str]:
     if then < 0 < now:  # a run begins with the checkpoint of round 0
         return [f"{PREVIOUS} is missing or damaged, so it is not known whether {CHECKPOINT} is the newest"]
     if then >= now:
-        return [f"{CHECKPOINT} is of round {now}, {PREVIOUS} of round {then}: an older one is in the newest one's place"]
+        return [
+            f"{CHECKPOINT} is of round {now}, {PREVIOUS} of round {then}: an older one is in the newest one's place"
+        ]
     return []
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from fedloom.errors import RunError
 from fedloom.storage import tensorfile
-from fedloom.storage.files import guarded, replacing, sync_folder
+from fedloom.storage.files import guarded, loads, replacing, sync_folder
 from fedloom.storage.tensors import SAFETENSORS, dtype_of, from_bytes, name_of, to_bytes
 
 NEWEST = "checkpoint.safetensors"
@@ -30,10 +31,13 @@ PREVIOUS = "checkpoint.previous.safetensors"
 NEXT = "checkpoint.next.safetensors"
 DAMAGED = "checkpoint.damaged.safetensors"
 
+MISREAD = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError)
+"""What is raised by who counts on a file of fedloom's, and has another."""
 T = TypeVar("T")
 Groups = dict[str, dict[str, Tensor]]
 
 _KIND = "fedloom.checkpoint"
+_MOST = 200
 _escape = partial(quote, safe="", errors="surrogatepass")
 _unescape = partial(unquote, errors="surrogatepass")
 
@@ -83,16 +87,26 @@ def load(path: Path, remedy: str = "Take another checkpoint of the run, or start
         tensors = safetensors.torch.load(data)
     except safetensors.SafetensorError as error:
         raise RunError(f"{path} is damaged, or was not written by fedloom ({error}). {remedy}") from None
-    try:
-        for name, (dtype, shape) in json.loads(header.texts["raw"]).items():
+    with as_written(path, remedy):
+        for name, (dtype, shape) in loads(header.texts["raw"]).items():
             tensors[name] = from_bytes(tensors[name].numpy(), dtype_of(dtype), tuple(shape))
-        groups: Groups = {_unescape(name): {} for name in json.loads(header.texts["groups"])}
+        groups: Groups = {_unescape(name): {} for name in loads(header.texts["groups"])}
         for name in header.offsets:
             group, key = map(_unescape, name.split("/"))
             groups[group][key] = tensors[name]
-        return Checkpoint(groups, json.loads(header.texts["meta"]))
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:  # a checksum can be forged too
-        raise RunError(f"{path} is damaged, or was not written by fedloom ({error!r}). {remedy}") from None
+        return Checkpoint(groups, dict(loads(header.texts["meta"])))
+
+
+@contextmanager
+def as_written(path: Path, remedy: str = "Take another checkpoint of the run, or start it again.") -> Iterator[None]:
+    """What comes of a file that is not as fedloom writes it becomes a RunError: a checksum can be forged too."""
+    try:
+        yield
+    except MISREAD as error:
+        what = " ".join(str(error).split())[:_MOST] or "no more is known"
+        raise RunError(
+            f"{path} is damaged, or was not written by fedloom ({type(error).__name__}: {what}). {remedy}"
+        ) from error
 
 
 def save_latest(folder: Path, groups: Groups, meta: dict[str, Any]) -> None:

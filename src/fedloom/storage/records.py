@@ -23,6 +23,8 @@ from fedloom.storage.tensors import Bytes, dtype_of, from_bytes, name_of, to_byt
 
 Ints = npt.NDArray[np.signedinteger[Any]]
 
+PLACE = 16
+"""Bytes that a client takes whose memory may be somewhere: four numbers."""
 _POWERS = 1 << np.arange(11)
 
 
@@ -69,12 +71,13 @@ class Layout:
     @staticmethod
     def from_json(described: list[Any]) -> Layout:
         """Back from plain lists."""
-        return Layout.of(
-            tuple(
-                Field(key, dtype_of(dtype), None if rest is None else tuple(rest), rows)
-                for key, dtype, rest, rows in described
-            )
+        fields = tuple(
+            Field(key, dtype_of(dtype), None if rest is None else tuple(rest), rows)
+            for key, dtype, rest, rows in described
         )
+        if not all(isinstance(n, int) and n >= 0 for field in fields for n in (*(field.rest or ()), field.rows)):
+            raise ValueError("the shape of a memory cannot be")
+        return Layout.of(fields)
 
 
 class Part(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from fedloom.federation.model import Model
 from fedloom.storage import checkpoint
 from fedloom.storage.belonging import misfits
 from fedloom.storage.folder import SUMMARY, task_folders, theta_sha256
+from fedloom.storage.meta import check_meta
 from fedloom.storage.seal import Seal
 from fedloom.storage.store import MemoryStore
+from fedloom.storage.tensors import name_of
 from fedloom.types import State, Vector
 
 Shapes = dict[str, tuple[int, ...]]
@@ -50,8 +53,10 @@ class SavedModel:
         return MemoryStore.restore(self.folder, self.index, tidy=False)
 
     def refuse_other(self, model: Model) -> None:
-        """A RunError that names the shapes which differ, unless it is a model of this kind."""
+        """A RunError that names the shapes which differ, unless it is a model of this kind; or if it is no model."""
         refuse_other_model(f"the model in {self.folder}", self.shapes, shapes_of(model))
+        if not bool(self.theta.isfinite().all()):
+            raise RunError(f"the model in {self.folder} is not finite: its run has diverged. Use the model of another")
 
 
 def saved_model(folder: str | Path) -> SavedModel:
@@ -84,18 +89,24 @@ def open_saved(folder: str | Path) -> SavedModel:
             f"{folder} has no model: it is no folder of a run, or the run has not begun. Give the folder of a run "
             f"(with {checkpoint.NEWEST} in it)"
         )
-    state, key = saved.groups["state"], saved.meta["theta"]
-    return SavedModel(
-        folder=place,
-        theta=saved.groups["model"]["theta"] if key is None else state[key],
-        shapes={name: tuple(shape) for name, shape in saved.meta["shapes"].items()},
-        round=int(saved.meta["clocks"]["round"]),
-        finished=(place / SUMMARY).is_file(),
-        state=state,
-        index=saved.groups["memory"],
-        seal=Seal.read(saved.meta["seal"]) if "seal" in saved.meta else None,
-        notes=(saved.note,) if saved.note else tuple(f"{place}: {line}" for line in misfits(place)),
-    )
+    check_meta(place, saved.meta)
+    with checkpoint.as_written(place / checkpoint.NEWEST):
+        state, key = saved.groups["state"], saved.meta["theta"]
+        theta = saved.groups["model"]["theta"] if key is None else state[key]
+        shapes = {name: tuple(shape) for name, shape in saved.meta["shapes"].items()}
+        if not theta.is_floating_point() or theta.shape != (sum(map(math.prod, shapes.values())),):
+            raise ValueError(f"its model is {name_of(theta.dtype)} of shape {list(theta.shape)}")
+        return SavedModel(
+            folder=place,
+            theta=theta,
+            shapes=shapes,
+            round=int(saved.meta["clocks"]["round"]),
+            finished=(place / SUMMARY).is_file(),
+            state=state,
+            index=saved.groups["memory"],
+            seal=Seal.read(saved.meta["seal"]) if "seal" in saved.meta else None,
+            notes=(saved.note,) if saved.note else tuple(f"{place}: {line}" for line in misfits(place)),
+        )
 
 
 def shapes_of(model: Model) -> Shapes:

@@ -25,10 +25,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedloom.capacity import refuse_larger
 from fedloom.errors import RunError
 from fedloom.storage import tensorfile
-from fedloom.storage.files import guarded, sync_file, sync_folder
-from fedloom.storage.records import Ints, Layout, Part, Places, grouped
+from fedloom.storage.files import guarded, loads, sync_file, sync_folder
+from fedloom.storage.records import PLACE, Ints, Layout, Part, Places, grouped
 from fedloom.storage.tensors import Bytes
 
 _KIND = "fedloom.memory"
@@ -95,12 +96,20 @@ class Segment:
     def open(path: Path, number: int, remedy: str) -> tuple[Segment, Ints]:
         """Opens a segment and verifies every byte of it; returns it and the client of each of its rows."""
         header = tensorfile.check(path, _KIND, remedy)
-        counts = json.loads(header.texts["counts"])
-        layouts = [Layout.from_json(described) for described in json.loads(header.texts["layouts"])]
-        ids = [
-            np.fromfile(path, np.int64, count, offset=header.offsets[f"{i}/clients"]) for i, count in enumerate(counts)
-        ]
-        return Segment(path, number, layouts, counts, header), np.concatenate(ids)
+        counts = loads(header.texts["counts"])
+        layouts = [Layout.from_json(described) for described in loads(header.texts["layouts"])]
+        size = path.stat().st_size
+        for i, (count, layout) in enumerate(zip(counts, layouts, strict=True)):
+            ends = header.offsets[f"{i}/clients"] + 8 * count, header.offsets[f"{i}/records"] + count * layout.width
+            if count < 1 or max(ends) > size:
+                raise RunError(f"{path} says that it has {count:,} memories, which it cannot hold. {remedy}")
+        found = np.concatenate(
+            [np.fromfile(path, np.int64, n, offset=header.offsets[f"{i}/clients"]) for i, n in enumerate(counts)]
+        )
+        if found.min() < 0:
+            raise RunError(f"{path} has the memory of a client {found.min()}, which cannot be. {remedy}")
+        refuse_larger(PLACE * (int(found.max()) + 1), f"{path} of a client {found.max():,}", remedy, RunError)
+        return Segment(path, number, layouts, counts, header), found
 
     def groups(self, rows: Ints) -> Iterator[tuple[Ints, Group]]:
         """Which of the rows are in which group."""

@@ -55,7 +55,8 @@ class MemoryStore(Closing):
         segment that is damaged or missing ends with ``remedy``.
         """
         store = cls(folder, limit_bytes)
-        store._log.restore(index, tidy, remedy)
+        with checkpoint.as_written(folder / FOLDER, remedy):
+            store._log.restore(index, tidy, remedy)
         return store
 
     def get(self, client: int) -> Memory | None:
@@ -142,6 +143,7 @@ def open_latest(
     """
 
     def opened(saved: checkpoint.Checkpoint) -> tuple[checkpoint.Checkpoint, MemoryStore]:
-        return saved, MemoryStore.restore(folder, saved.groups["memory"], limit_bytes, tidy=tidy, remedy="")
+        with checkpoint.as_written(folder, ""):
+            return saved, MemoryStore.restore(folder, saved.groups["memory"], limit_bytes, tidy=tidy, remedy="")
 
     return checkpoint.open_latest(folder, opened, tidy=tidy) or (None, MemoryStore(folder, limit_bytes))

@@ -115,7 +115,7 @@ def _head(file: BinaryIO, path: Path, kind: str, remedy: str) -> tuple[bytes, He
         ends = {name: entry["data_offsets"] for name, entry in described.items()}
         offsets = {name: 8 + length + int(start) for name, (start, _) in ends.items()}
         whole = 8 + length + max((int(end) for _, end in ends.values()), default=0)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         raise RunError(
             f"{path} is damaged, or was not written by fedloom: its header is unreadable. {remedy}"
         ) from None

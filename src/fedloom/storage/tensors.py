@@ -33,7 +33,9 @@ def name_of(dtype: torch.dtype) -> str:
 
 def dtype_of(name: str) -> torch.dtype:
     """The dtype of that name, which ``name_of`` gave."""
-    dtype: torch.dtype = getattr(torch, name)
+    dtype = getattr(torch, name)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{name!r} is no kind of number")
     return dtype
 
 
