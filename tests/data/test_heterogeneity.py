@@ -173,3 +173,14 @@ def test_between_and_within_add_up_to_the_variance_of_all_samples() -> None:
     variance = ((pooled - pooled.mean(0)) ** 2).sum(1).mean()
     assert found["between"] + found["within"] == pytest.approx(float(variance))
     assert found["squared_norm"] == pytest.approx(float((pooled.mean(0) ** 2).sum()))
+
+
+def test_validation_rows_count_among_those_that_a_client_has() -> None:
+    plain, held = (describe(federate("digits", clients=4, validation=share)) for share in (None, 0.25))
+    assert torch.equal(plain.counts, held.counts)
+    sizes = held.record()["sizes"]
+    assert list(sizes) == ["train", "validation", "test"]
+    assert sum(map(sum, sizes.values())) == 1797
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(held.table())
+    assert "validation" in shown.getvalue()

@@ -27,10 +27,11 @@ def rows(ragged: Ragged) -> list[list[int]]:
 def splits(owner: list[int] | np.ndarray, labels: object = None, **options: object) -> dict[str, Ragged]:
     owner = np.asarray(owner, dtype=np.int64)
     test, support = options.pop("test", 0.2), options.pop("support", 0.5)
+    validation = options.pop("validation", 0.0)
     time = options.pop("time", None)
     known = None if labels is None else np.asarray(labels)
     splitter = Splitter(owner, int(owner.max()) + 1, known, time, Draw(0), **options)  # type: ignore[arg-type]
-    return split(splitter, test, support)  # type: ignore[arg-type]
+    return split(splitter, test, support, validation)  # type: ignore[arg-type]
 
 
 @settings(deadline=None, max_examples=60)
@@ -38,26 +39,36 @@ def splits(owner: list[int] | np.ndarray, labels: object = None, **options: obje
     owner=st.lists(st.integers(-1, 6), min_size=1, max_size=150).filter(lambda owner: max(owner) >= 0),
     test=st.sampled_from([0.0, 0.1, 0.2, 0.5, 0.9]),
     support=st.sampled_from([None, 0.0, 0.2, 0.5, 1.0]),
+    validation=st.sampled_from([0.0, 0.2, 0.9]),
     seed=st.integers(0, 1000),
 )
 def test_splits_are_disjoint_complete_and_leave_every_client_something_to_learn_from(
-    owner: list[int], test: float, support: float | None, seed: int
+    owner: list[int], test: float, support: float | None, validation: float, seed: int
 ) -> None:
     labels = np.random.default_rng(seed).integers(0, 3, len(owner))
-    found = splits(owner, labels, test=test, support=support)
+    found = splits(owner, labels, test=test, support=support, validation=validation)
+    before = splits(owner, labels, test=test, support=support)
+    held = ["validation"] if validation else []
     for client in range(max(owner) + 1):
         mine = {row for row, who in enumerate(owner) if who == client}
         train, tested = set(found["train"][client].tolist()), set(found["test"][client].tolist())
+        chosen_by = set(found["validation"][client].tolist()) if validation else set()
         assert not train & tested
-        assert train | tested == mine
+        assert not chosen_by & (train | tested)
+        assert train | tested | chosen_by == mine
+        assert tested == set(before["test"][client].tolist())  # validation rows are taken from those for training
+        if validation and len(train | chosen_by) > 1:
+            assert abs(len(chosen_by) - validation * len(train | chosen_by)) <= 1
+            assert chosen_by
         assert train or not mine
         if len(mine) > 1 and test > 0:
             assert abs(len(tested) - test * len(mine)) <= 1
             assert tested
         if support is None:
-            assert set(found) == {"train", "test"}
+            assert set(found) == {"train", "test", *held}
             continue
-        for whole, first, second in (("train", "support", "query"), ("test", "test-support", "test-query")):
+        halved = [(name, f"{name}-support", f"{name}-query") for name in ("test", *held)]
+        for whole, first, second in [("train", "support", "query"), *halved]:
             a, b = set(found[first][client].tolist()), set(found[second][client].tolist())
             assert not a & b
             assert a | b == set(found[whole][client].tolist())
@@ -108,6 +119,10 @@ def test_a_chronological_split_tests_on_the_last_rows_and_supports_on_the_first(
     assert rows(found["test"]) == [[2, 0]]
     assert rows(found["support"]) == [[1]]
     assert rows(found["query"]) == [[3, 4]]
+    held = splits([0] * 5, time=time, test=0.4, validation=1 / 3, support=None, chronological=True)
+    assert rows(held["train"]) == [[1, 3]]
+    assert rows(held["validation"]) == [[4]]
+    assert rows(held["test"]) == [[2, 0]]
 
 
 def test_rows_stand_in_order_of_time_and_without_it_in_the_tables_order() -> None:
@@ -124,7 +139,7 @@ def test_without_a_test_clients_of_consecutive_rows_need_no_row_numbers() -> Non
     assert found["test"].sizes.tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("options", [{"test": 1.0}, {"test": -0.1}, {"support": 1.5}])
+@pytest.mark.parametrize("options", [{"test": 1.0}, {"test": -0.1}, {"support": 1.5}, {"validation": 1.0}])
 def test_a_fraction_that_cannot_be_is_refused(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="cannot be"):
         splits([0, 0, 0], **options)

@@ -85,6 +85,10 @@ def test_a_node_says_what_its_data_module_loads_and_shows_no_row(project: Path, 
     assert found["name"] == "lyon"
     assert found["sizes"] == {"train": 8, "test": 2, "support": 4, "query": 4, "test-support": 1, "test-query": 1}
     assert (found["shape"], found["classes"], found["task"]) == ([2], ["0", "1"], "classification")
+    settings = project / "experiment.toml"
+    settings.write_text(settings.read_text().replace("[data]\n", "[data]\nvalidation = 0.25\n"))
+    held = card(project, name="lyon", rows=str(rows))["card"]["sizes"]
+    assert (held["train"], held["validation"], held["test"]) == (6, 2, 2)
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,13 @@ FLAGS: tuple[Flag, ...] = (
         "SHARE|published",
         _parsed,
     ),
+    Flag(
+        "--validation",
+        "data.validation",
+        float,
+        "Share of each client's other rows to choose by; 0.2 where something is chosen.",
+        "SHARE",
+    ),
     Flag("--support", "data.support", str, "Share of the rows for adaptation, or 'none'.", "SHARE|none", _parsed),
     Flag("--model", "model.name", str, "linear, mlp, lenet, cnn, lstm, or your own as module:callable.", "NAME"),
     Flag("--hidden", "model.hidden", str, "Widths of the hidden layers, such as 200,100.", "WIDTHS", _widths),

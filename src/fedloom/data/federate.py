@@ -33,6 +33,7 @@ def federate(
     partition: PartitionLike | None = None,
     seed: int = 0,
     test: float | Literal["published"] = 0.2,
+    validation: float | None = None,
     support: float | None = 0.5,
     target: float = 0.0,
     source_classes: Labels | None = None,
@@ -51,7 +52,9 @@ def federate(
     * ``seed``: of all that is drawn.
     * ``test``: the fraction of each client's rows for its test; or "published", which keeps the publisher's test rows
       for the test and gives each client those that fit its labels (a natural client has its own).
-    * ``support``: the fraction of train, and of test, that is for adaptation; None makes no such splits.
+    * ``validation``: the fraction of each client's other rows that is taken out of training, to choose by: when to
+      stop, a threshold, hyper-parameters. None: no such split.
+    * ``support``: the fraction of train, of validation and of test that is for adaptation; None makes no such splits.
     * ``target``: the share of clients that are kept out of training, the target clients.
     * ``source_classes``, ``target_classes``: the classes that clients of either role may hold; none: all.
     * ``chronological``: test on each client's last rows rather than on a random sample; None: so for series alone.
@@ -82,7 +85,8 @@ def federate(
         table, blocks, owned = _shared(plan.columns, table, clients, draw)
         pool, tested, roles = Pool.of(table), _tested(table, test), np.full(1, SOURCE)
     chronological = table.series if chronological is None else chronological
-    splits = split(Splitter(owned.owner, owned.clients, pool.labels, pool.time, draw, chronological), tested, support)
+    splitter = Splitter(owned.owner, owned.clients, pool.labels, pool.time, draw, chronological)
+    splits = split(splitter, tested, support, validation or 0.0)
     if not allow_empty:
         refuse_empty(splits["train"].sizes.numpy(), owned.names, "training rows", "give test as a fraction")
     holders = Holders(torch.from_numpy(owned.owner), splits["train"], torch.from_numpy(roles != TARGET))

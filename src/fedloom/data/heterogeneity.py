@@ -38,7 +38,7 @@ class Description:
             "labels": [data.label(client) for client in range(listed)],
             "counts": self.counts[:listed].tolist(),
             "roles": [self._role(client) for client in range(listed)],
-            "sizes": {split: data.splits[split].sizes[:listed].tolist() for split in ("train", "test")},
+            "sizes": {split: data.splits[split].sizes[:listed].tolist() for split in _whole(data)},
             "notes": list(data.notes),
             **({"columns": [len(one) for one in data.blocks.columns[:listed]]} if data.blocks is not None else {}),
             "heterogeneity": self.heterogeneity,
@@ -50,12 +50,13 @@ class Description:
 
         data = self.data
         shown = RichTable(title=f"{data.name}: {data.clients} clients, {data.task}", caption=self._caption(limit))
-        for column in ("client", "role", "train", "test"):
-            shown.add_column(column, justify="right" if column in ("train", "test") else "left")
+        shown.add_column("client")
+        shown.add_column("role")
+        for split in _whole(data):
+            shown.add_column(split, justify="right")
         shown.add_column("who has what" if data.classes else "rows", overflow="fold")
-        train, test = data.splits["train"].sizes, data.splits["test"].sizes
         for client in range(min(limit, data.clients)):
-            sizes = f"{int(train[client]):,}", f"{int(test[client]):,}"
+            sizes = [f"{int(data.splits[split].sizes[client]):,}" for split in _whole(data)]
             shown.add_row(data.label(client), self._role(client), *sizes, self._holds(client))
         return shown
 
@@ -224,10 +225,15 @@ def gradient_heterogeneity(
     return found
 
 
+def _whole(data: FederatedData) -> list[str]:
+    """The splits that have every row once."""
+    return [split for split in ("train", "validation", "test") if split in data.splits]
+
+
 def _owned(data: FederatedData) -> tuple[Tensor, Tensor]:
-    """Client and row number of every row of train and test."""
+    """Client and row number of every row."""
     owners, rows = [], []
-    for split in ("train", "test"):
+    for split in _whole(data):
         ragged = data.splits[split]
         owners.append(torch.repeat_interleave(torch.arange(data.clients), ragged.sizes))
         rows.append(ragged.resolve(torch.arange(int(ragged.offsets[0]), int(ragged.offsets[-1]))))

@@ -1,4 +1,4 @@
-"""Which rows of a client are for what: roles, train and test, support and query.
+"""Which rows of a client are for what: roles, train, validation and test, support and query.
 
 Everything is a sorted array; nothing loops over the clients, so a million of them take seconds.
 """
@@ -24,7 +24,9 @@ from fedloom.federation.randomness import Draw
 
 Labels = Sequence[int | str]
 Mask = npt.NDArray[np.bool_]
-_TEST, _SUPPORT = 1, 2  # bits of a row's part
+_TEST, _SUPPORT, _VALIDATION = 1, 2, 4  # bits of a row's part
+_KIND = _TEST | _VALIDATION
+_HALVED = {"": 0, "validation-": _VALIDATION, "test-": _TEST}  # what has a support and a query
 
 
 def choose_roles(clients: int, target: float, draw: Draw) -> Whole:
@@ -115,9 +117,10 @@ def share_published(train: Ownership, pool: Pool, tested: Whole, draw: Draw) -> 
 class Splitter:
     """Divides each client's rows; stratified by class where rows have one.
 
-    ``test`` and ``support`` are fractions. A client of two rows or more keeps one for training and, unless the
-    fraction is 0, gives one to the test; likewise support and query. A single row is for training, and for the query.
-    ``chronological`` takes the last rows for the test and the first ones for the support.
+    ``test``, ``validation`` (of the rows that are not for the test) and ``support`` are fractions. A client of two rows
+    or more keeps one for training and, unless the fraction is 0, gives one to the test; likewise training and
+    validation, support and query. A single row is for training, and for the query. ``chronological`` takes the last
+    rows for the test, the last of the others for the validation, and the first ones for the support.
     """
 
     owner: Whole
@@ -127,19 +130,25 @@ class Splitter:
     draw: Draw
     chronological: bool = False
 
-    def parts(self, test: float | Whole, support: float | None) -> npt.NDArray[np.int8]:
-        """A byte for each row: bit 1 for the test, bit 2 for the support. ``test`` may list the test rows."""
+    def parts(self, test: float | Whole, support: float | None, validation: float = 0.0) -> npt.NDArray[np.int8]:
+        """A byte for each row: bit 1 for the test, bit 2 for the support, bit 4 for the validation.
+
+        ``test`` may list the test rows.
+        """
         part = np.zeros(len(self.owner), dtype=np.int8)
-        if support is None and not isinstance(test, np.ndarray) and test == 0:
+        if support is None and not isinstance(test, np.ndarray) and test == 0 and validation == 0:
             return part
         order = self._order()
         if isinstance(test, np.ndarray):
             part[test] = _TEST
         else:
             part[order[self._chosen(order, test, "test", last=True)]] = _TEST
+        if validation > 0:
+            rows = order[part[order] == 0]
+            part[rows[self._chosen(rows, validation, "validation", last=True)]] = _VALIDATION
         if support is not None:
-            for kind, purpose in ((0, "support"), (_TEST, "test support")):
-                rows = order[part[order] == kind]
+            for name, kind in _HALVED.items():
+                rows, purpose = order[part[order] == kind], f"{name}support".replace("-", " ")
                 part[rows[self._chosen(rows, support, purpose, last=False)]] |= _SUPPORT
         return part
 
@@ -172,18 +181,22 @@ class Splitter:
         return mask
 
 
-def split(splitter: Splitter, test: float | Whole, support: float | None) -> dict[str, Ragged]:
+def split(splitter: Splitter, test: float | Whole, support: float | None, validation: float = 0.0) -> dict[str, Ragged]:
     """The splits of all clients, each client's rows in order of time, or in the table's order."""
-    for name, fraction in (("test", test), ("support", support)):
+    for name, fraction in (("test", test), ("support", support), ("validation", validation)):
         if isinstance(fraction, float | int) and not 0 <= fraction <= (1 if name == "support" else 0.999999):
-            raise ConfigError(f"{name} = {fraction} cannot be; give a fraction from 0 to 1 (below 1 for test)")
-    part = splitter.parts(test, support)
+            raise ConfigError(
+                f"{name} = {fraction} cannot be; give a fraction from 0 to 1 (below 1 for test and validation)"
+            )
+    part = splitter.parts(test, support, validation)
     order = _by_owner(splitter.owner, splitter.time)
-    wanted = {"train": (_TEST, 0), "test": (_TEST, _TEST)}
-    if support is not None:
-        both = _TEST | _SUPPORT
-        wanted |= {"support": (both, _SUPPORT), "query": (both, 0)}
-        wanted |= {"test-support": (both, both), "test-query": (both, _TEST)}
+    wanted = {"train": (_KIND, 0), "test": (_KIND, _TEST)}
+    if validation > 0:
+        wanted["validation"] = (_KIND, _VALIDATION)
+    for name, kind in _HALVED.items() if support is not None else ():
+        if kind != _VALIDATION or validation > 0:
+            both = _KIND | _SUPPORT
+            wanted |= {f"{name}support": (both, kind | _SUPPORT), f"{name}query": (both, kind)}
     ordered = part[order]
     return {
         name: _ragged(order[(ordered & mask) == bits], splitter.owner, splitter.clients)

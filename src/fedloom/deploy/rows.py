@@ -76,6 +76,7 @@ def _loaded(experiment: Experiment, path: Path, config: NodeConfig) -> Federated
         partition="iid",
         seed=experiment.top.seed if division.seed is None else division.seed,
         test=division.test,
+        validation=division.validation,
         support=division.support,
         chronological=division.chronological,
     )

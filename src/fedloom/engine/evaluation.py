@@ -50,7 +50,8 @@ class Evaluation:
     """Names of metrics; "mae:NAME" is that of one target or label, "mae:*" that of each. None: the defaults for the
     task. The loss is always there."""
     adapt_split: str | None = None
-    """The rows that an adapted model is fitted to; none: test-support where test-query is evaluated, else support."""
+    """The rows that an adapted model is fitted to; none: test-support where test-query is evaluated, and
+    validation-support where validation-query is, else support."""
     adapt_steps: Count | None = None
     """How many steps; none: as the method adapts, by default one."""
     adapt_lr: Positive | None = None
@@ -80,7 +81,7 @@ class Evaluation:
         """The rows that an adapted model is fitted to."""
         if self.adapt_split is not None:
             return self.adapt_split
-        return "test-support" if self.evaluated == "test-query" else "support"
+        return {"test-query": "test-support", "validation-query": "validation-support"}.get(self.evaluated, "support")
 
     def clients(self, data: FederatedData) -> Ints:
         """Who is evaluated: the chosen clients that have rows in the split; of parties that share them, the first."""
@@ -118,13 +119,16 @@ class Evaluation:
             if split not in data.splits:
                 known = ", ".join(data.splits)
                 remedy = "" if "support" in data.splits else " (data.support = 0.5 makes support and query)"
+                if split.startswith("validation"):
+                    remedy = " (data.validation = 0.2 makes validation rows)"
                 raise ConfigError(f"{self.name}: the data have no split {split!r}; they have {known}{remedy}")
         if self.on != "source" and len(data.with_role(TARGET)) == 0:
             raise ConfigError(f"{self.name}: on = {self.on!r}, but no client is a target; set data.target to a share")
         if len(self.clients(data)) == 0:
+            share = "validation" if self.evaluated.startswith("validation") else "test"
             raise ConfigError(
-                f"{self.name}: no {self.on} client has rows in the split {self.evaluated!r}; set data.test above 0, or "
-                "choose another split"
+                f"{self.name}: no {self.on} client has rows in the split {self.evaluated!r}; set data.{share} above 0, "
+                "or choose another split"
             )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,6 +18,8 @@ from fedloom.methods import REGISTER
 from fedloom.types import Count, Fraction
 
 Share = Annotated[float, Interval(ge=0, lt=1)]
+VALIDATION = 0.2
+"""The share of a client's rows that are not for its test by which something is chosen, unless a share is given."""
 _BY_LABEL = {"classes", "dirichlet"}
 
 
@@ -33,8 +35,11 @@ class Division:
     """The seed of the partition and of made data; none: the experiment's."""
     test: Share | Literal["published"] = 0.2
     """The share of each client's rows for its test, or "published": the publisher's test rows."""
+    validation: Share | None = None
+    """The share of each client's other rows that is kept out of training, to choose by. None: 0.2 where something is
+    chosen, else no such rows; 0: what is to be chosen is chosen by the test rows."""
     support: Fraction | None = 0.5
-    """The share of the train (and of the test) rows for adaptation; none: no such splits."""
+    """The share of the train (and of the validation and test) rows for adaptation; none: no such splits."""
     target: Share = 0.0
     """The share of clients that never train and are there to be evaluated on."""
     source_classes: Sequence[int | str] | None = None
@@ -72,6 +77,12 @@ class DataPlan:
         """Each client's rows, split, and scaled by those for training; or scaled ``like`` other data were."""
         division = vars(self.division) | {"seed": self._seed(seed)}
         return federate(table, **division, like=like, **self.steps)
+
+    def choosing(self) -> DataPlan:
+        """The same where something is chosen: with validation rows, unless the user said how many."""
+        if self.division.validation is not None:
+            return self
+        return replace(self, division=replace(self.division, validation=VALIDATION))
 
     def check(self, table: Table, faults: Faults) -> None:
         """What the rows do not allow, said of the key that asks for it; the partition itself checks the rest."""

@@ -38,7 +38,10 @@ FormOf = Callable[[Mapping[str, Any]], Form]
 """Which settings a section has, given what its table says."""
 ALL_UP_TO, DEFAULT_COUNT = 20, 10
 """Unless a number is given, everybody takes part in a round where clients are at most 20, and 10 of them otherwise."""
-SPLITS = ("train", "test", "support", "query", "test-support", "test-query")
+SPLITS = (
+    *("train", "validation", "test", "support", "query"),
+    *("validation-support", "validation-query", "test-support", "test-query"),
+)
 _OWN_CLUSTERS = (None, "local", "auto")
 """Ray's addresses of a cluster that this user, or this machine, has named."""
 SEQUENCE = ("continual", "task")

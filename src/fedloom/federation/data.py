@@ -27,8 +27,9 @@ HALVES = ("support", "query")
 class FederatedData:
     """Rows ``x``, ``y`` of all clients, and for every split the rows that each client owns.
 
-    ``splits`` has "train" and "test"; "support" and "query" halve "train", "test-support" and "test-query" halve
-    "test" (for adaptation: fit on the support, evaluate on the query). A row belongs to one client at the most, unless
+    ``splits`` has "train" and "test", and "validation" where something is chosen; "support" and "query" halve "train",
+    "test-support" and "test-query" halve "test", and likewise with "validation" (for adaptation: fit on the support,
+    evaluate on the query). A row belongs to one client at the most, unless
     there are ``blocks``: then clients hold different columns of the same rows, and the server holds the labels.
     ``time`` says when each row was seen, in seconds; None: nobody knows.
 
