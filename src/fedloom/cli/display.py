@@ -148,6 +148,11 @@ def stopped(summary: dict[str, Any]) -> str:
         return f"stopped: target reached, {target['metric']} {target['value']:g}, at {_moment(reached)}"
     if summary.get("stopped") == "seconds":
         return f"stopped: limit of simulated time, at {_moment({**summary, 'round': summary['rounds']})}"
+    if summary.get("stopped") == "patience" and "best" in summary:
+        best = summary["best"]
+        kept = "the model is that of" if best["kept"] else "it was best at"
+        value = f"{best['metric']} {plain_text(best['value'])} on the {best['split']} rows"
+        return f"stopped: not better any more at round {summary['rounds']}; {kept} round {best['round']}, {value}"
     return f"stopped: converged at round {summary['rounds']}" if summary.get("stopped") == "converged" else ""
 
 

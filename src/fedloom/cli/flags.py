@@ -152,6 +152,13 @@ FLAGS: tuple[Flag, ...] = (
         "METRIC=VALUE",
         _until,
     ),
+    Flag(
+        "--patience",
+        "schedule.patience",
+        int,
+        "End when the metric is no better for so many rounds, on validation rows.",
+        "ROUNDS",
+    ),
     Flag("--fleet", "fleet.preset", str, "ideal, cross-silo, cross-device, or module:fleet.", "NAME"),
     Flag("--delay", "fleet.delay_up", str, "Seconds a reply takes, such as uniform:10:100.", "DISTRIBUTION"),
     Flag("--speed", "fleet.speed", str, "Gradients of single rows a second, as --delay.", "DISTRIBUTION"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -19,6 +20,8 @@ from fedloom.federation.ragged import Ints
 from fedloom.methods.method import Method
 from fedloom.types import Count, Positive, Vector
 
+VALIDATION = "validation"
+"""The rows that something is chosen by, and what an evaluation on them is called."""
 _ROWS_AT_ONCE = 5000  # an evaluation goes to the executor in pieces of about so many rows …
 _CLIENTS_AT_ONCE = 1000  # … and at most so many clients, whatever the executor
 
@@ -60,6 +63,19 @@ class Evaluation:
     """Also measure how much the clients' gradients differ at the server's model, between clients and within them."""
     reference: Vector | None = None
     """Another model, such as the centrally trained one: adds the fidelity, the mean distance of the outputs to its."""
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it is made on rows that are there to choose by."""
+        return (self.split or "").startswith(VALIDATION)
+
+    def on_validation(self, method: Method) -> Evaluation:
+        """The same on the validation rows: where the model is adapted, on those that it was not fitted to."""
+        adapted = (method.evaluates if self.model == "auto" else self.model) == "adapted"
+        split = f"{VALIDATION}-query" if adapted else VALIDATION
+        return replace(
+            self, name=VALIDATION, on="source", split=split, adapt_split=None, every=self.every or 1, gradients=False
+        )
 
     def resolved(self, method: Method) -> Evaluation:
         """With "auto" replaced by what the method makes, and the rows named."""
@@ -130,6 +146,11 @@ class Evaluation:
                 f"{self.name}: no {self.on} client has rows in the split {self.evaluated!r}; set data.{share} above 0, "
                 "or choose another split"
             )
+
+
+def watched(evaluations: Sequence[Evaluation]) -> Evaluation:
+    """By which of the evaluations something is chosen: the first on validation rows, else the main one."""
+    return next((evaluation for evaluation in evaluations if evaluation.chooses), evaluations[0])
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import signal
 import threading
 import time
@@ -20,7 +21,7 @@ from fedloom.channel import Channel
 from fedloom.data import describe
 from fedloom.engine.arrivals import Arrivals
 from fedloom.engine.engine import Clocks, Engine
-from fedloom.engine.evaluation import Evaluation, Verdict
+from fedloom.engine.evaluation import VALIDATION, Evaluation, Verdict, watched
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.live import Live
 from fedloom.engine.matrix import TaskMatrix
@@ -31,11 +32,19 @@ from fedloom.engine.selection import Selection
 from fedloom.engine.setting import Setting
 from fedloom.errors import Deserted, FedloomError, RunError
 from fedloom.execution import Executor, Remote, executor_for, one_thread
+<<<<<<< HEAD
 from fedloom.federation.networks import Recipe
 from fedloom.federation.problem import Problem
 from fedloom.federation.streams import Stream
 from fedloom.methods import Method, name_of
 from fedloom.prediction import ModelCard, Predictor, decision_of
+=======
+from fedloom.federation.metrics import higher_is_better, metrics_for
+from fedloom.federation.problem import Problem
+from fedloom.federation.streams import Stream
+from fedloom.methods import Method, name_of
+from fedloom.methods.method import ServerMethod
+>>>>>>> 86b4cef (Stop a run that is no better for so many rounds on validation rows, and keep the best round's model)
 from fedloom.storage import checkpoint
 from fedloom.storage.belonging import hashes
 from fedloom.storage.files import plain
@@ -300,8 +309,13 @@ class Prepared:
             walk = _Walk(self, engine, history, folder, progress, seal)
             walk.start(saved, forced)
             walk.go()
+            walk.settle()
             summary = walk.summary()
+<<<<<<< HEAD
             found = [*said, *history.notes, walk.deserted, _missed(summary), _diverged(engine)]
+=======
+            found = [*said, *history.notes, walk.deserted, _missed(summary), *_chosen(summary)]
+>>>>>>> 86b4cef (Stop a run that is no better for so many rounds on validation rows, and keep the best round's model)
             notes = [note for note in found if note]
             product = Predictor(walk.card, self.setting.problem.model, engine.theta(), decision=decision_of(summary))
             return Run(engine.theta(), engine.state, history.kept(), summary, place, notes, product=product)
@@ -337,6 +351,16 @@ def _engine(setting: Setting, executor: Executor, store: MemoryStore) -> Engine:
     return Live(setting, executor, store) if isinstance(executor, Remote) else Arrivals(setting, executor, store)
 
 
+@dataclass(frozen=True, eq=False)
+class Best:
+    """The round whose model was best by the metric that patience watches, and the server's state after it."""
+
+    round: int
+    value: float
+    state: State | None = None
+    """None where the models are the clients' own, which they keep as they are now."""
+
+
 @dataclass(eq=False)
 class _Walk:
     """The rounds of one run, with everything that happens between them."""
@@ -356,6 +380,8 @@ class _Walk:
     verdict: Verdict | None = None
     reached: Row | None = None
     """The row at which the schedule's target was reached."""
+    best: Best | None = None
+    """The best round so far, where patience watches a metric."""
     deserted: str | None = None
     """Why there is nobody left, if so."""
     resumed: bool = False
@@ -380,6 +406,8 @@ class _Walk:
         now = [{"round": self.engine.clocks.round, "changes": forced}] if forced else []
         self.forced = [*saved.meta.get("forced", []), *now]
         self.wall_before = self.engine.clocks.wall_seconds
+        if "best" in saved.meta and self.engine.setting.schedule.patience is not None:
+            self.best = Best(**saved.meta["best"], state=saved.groups.get("best"))
         self.history.truncate(self.engine.clocks.round)
         self.reached = next(filter(self._on_target, self.history.rows), None)
 
@@ -427,7 +455,7 @@ class _Walk:
     def _record(self, row: Row) -> None:
         """Evaluate what is due, then write the row of the round."""
         evaluator, clocks, due = self.engine.evaluator, self.engine.clocks, list[Evaluation]()
-        for evaluation in evaluator.evaluations:
+        for evaluation in sorted(evaluator.evaluations, key=lambda one: one is not self.watched):
             if not evaluator.due(evaluation, last=self.over):
                 continue
             due.append(evaluation)
@@ -438,6 +466,8 @@ class _Walk:
                     self.reached = row  # so this round is the last, after which the other evaluations are due too
             else:
                 row.setdefault("evaluations", {})[evaluation.name] = verdict.summary()
+            if evaluation is self.watched:
+                self._note_best(verdict)
         method = self.engine.setting.method  # what clients have to measure costs as much as an evaluation: as often
         measures = evaluator.measures() if due or not (method.measures and evaluator.evaluations) else {}
         if any(evaluation.gradients for evaluation in due):
@@ -450,6 +480,42 @@ class _Walk:
         self.history.append(row)
         if self.progress is not None:
             self.progress(row, self.run.rounds)
+
+    @cached_property
+    def watched(self) -> Evaluation | None:
+        """The evaluation that patience watches; it is made first, for it may end the run."""
+        found = self.engine.evaluator.evaluations
+        return watched(found) if found and self.engine.setting.schedule.patience is not None else None
+
+    @property
+    def metric(self) -> str:
+        """The metric that patience watches: the user's choice, or the first that is not the loss."""
+        data, chosen = self.engine.setting.problem.data, self.watched
+        names = metrics_for(data.task, chosen.metrics if chosen is not None else None, data.columns)
+        return self.engine.setting.schedule.metric or next((one.name for one in names), "loss")
+
+    def _note_best(self, verdict: Verdict) -> None:
+        """Keep the server's state where it is the best so far."""
+        metric = self.metric
+        value = verdict.summary()[metric]["weighted"]
+        higher = higher_is_better(metric)
+        if math.isnan(value) or (
+            self.best is not None and not (value > self.best.value if higher else value < self.best.value)
+        ):
+            return
+        state = {key: tensor.clone() for key, tensor in self.engine.state.items()} if self._keeps_best else None
+        self.best = Best(self.engine.clocks.round, value, state)
+
+    @property
+    def _keeps_best(self) -> bool:
+        """Whether the model follows from the server's state alone, so that it can be kept."""
+        data, method = self.engine.setting.problem.data, self.engine.setting.method
+        return data.layout == "rows" and method.evaluates != "personal" and isinstance(method, ServerMethod)
+
+    def settle(self) -> None:
+        """Where patience has watched, the run's model is that of the best round."""
+        if self.best is not None and self.best.state is not None and self.best.round < self.engine.clocks.round:
+            self.engine.state, self.verdict = self.engine.grown(self.best.state), None
 
     @property
     def over(self) -> bool:
@@ -464,6 +530,9 @@ class _Walk:
             return "deserted"
         if self.reached is not None:
             return "target"
+        patience, since = setting.schedule.patience, self.best.round if self.best is not None else 0
+        if patience is not None and clocks.round - since >= patience:
+            return "patience"
         if clocks.round > 0 and setting.method.done(self.engine.state):
             return "converged"
         if setting.schedule.seconds is not None and clocks.simulated_seconds >= setting.schedule.seconds:
@@ -478,7 +547,7 @@ class _Walk:
     def target(self) -> dict[str, Any] | None:
         """What was to be reached, and when it was; None where nothing was."""
         schedule, at = self.engine.setting.schedule, self.reached
-        if schedule.metric is None:
+        if schedule.metric is None or schedule.target is None:
             return None
         when = None if at is None else {key: at[key] for key in ("round", "simulated_seconds", "server_steps")}
         return {"metric": schedule.metric, "value": schedule.target, "reached": when}
@@ -498,8 +567,14 @@ class _Walk:
         self.history.flush()
         groups, meta = engine.snapshot()
         groups["memory"] = engine.store.commit()
-        theta = engine.theta()
-        key = next((key for key, value in engine.state.items() if value is theta), None)
+        theta, key = engine.theta(), None
+        if self.best is not None:
+            meta["best"] = {"round": self.best.round, "value": self.best.value}
+        if self.best is not None and self.best.state is not None:
+            groups["best"] = self.best.state
+            theta = self._best_theta(self.best.state)
+        else:
+            key = next((key for key, value in engine.state.items() if value is theta), None)
         if key is None:  # a model that is computed from the state, which only the method's code could do again
             groups["model"] = {"theta": theta}
         shapes = {name: list(piece.shape) for name, piece in engine.problem.model.slices.items()}
@@ -507,6 +582,12 @@ class _Walk:
         checkpoint.save_latest(self.folder.path, groups, meta)
         engine.keeper.landed()
         self.saved_at = time.monotonic()
+
+    def _best_theta(self, state: State) -> Vector:
+        """The model of the best round."""
+        method = self.engine.setting.method
+        assert isinstance(method, ServerMethod)
+        return method.model(state)
 
     def _belonging(self) -> dict[str, Any]:
         """What binds a checkpoint to its run: settings, data and model, the history's rows, the files beside it."""
@@ -529,6 +610,10 @@ class _Walk:
         }
         if (target := self.target()) is not None:
             summary["target"] = target
+        if self.best is not None and self.watched is not None:
+            told = {"round": self.best.round, "metric": self.metric, "value": self.best.value}
+            kept = self.best.state is not None or self.best.round == engine.clocks.round
+            summary["best"] = {**told, "split": self.watched.evaluated, "kept": kept}
         if self.verdict is not None and len(self.verdict.clients) <= _PER_CLIENT_MOST:
             values = {name: value.tolist() for name, value in self.verdict.values.items()}
             summary["per_client"] = {"clients": self.verdict.clients.tolist(), **values}
@@ -605,6 +690,7 @@ def _missed(summary: dict[str, Any]) -> str | None:
     )
 
 
+<<<<<<< HEAD
 def _diverged(engine: Engine) -> str | None:
     """A note when a run ended with a model or a state that is not finite: replies are looked at, their sums are not."""
     theta = engine.theta()
@@ -616,6 +702,23 @@ def _diverged(engine: Engine) -> str | None:
         f"the run has diverged: after round {engine.clocks.round} the server's {', '.join(wrong)} is not finite; "
         "try smaller step sizes"
     )
+=======
+def _chosen(summary: dict[str, Any]) -> Iterator[str]:
+    """What a user should know of how patience chose the model."""
+    best = summary.get("best")
+    if best is None:
+        return
+    if not best["split"].startswith(VALIDATION):
+        yield (
+            f"the {best['split']} rows chose when to stop, and judge the result: it looks better than it is. Give "
+            "data.validation a share, such as 0.2, to choose on other rows"
+        )
+    if not best["kept"]:
+        yield (
+            f"round {best['round']} was best, but the models are those of round {summary['rounds']}: clients keep "
+            f"their own models as they are. Run it for {best['round']} rounds to have those"
+        )
+>>>>>>> 86b4cef (Stop a run that is no better for so many rounds on validation rows, and keep the best round's model)
 
 
 def _described(method: Method) -> dict[str, Any]:

@@ -35,9 +35,13 @@ class Schedule:
     seconds: Positive | None = None
     """Simulated seconds after which the run ends, if not all rounds are done by then."""
     metric: str | None = None
-    """A metric of the main evaluation that has a target."""
+    """The metric that has a target, in the main evaluation, or that patience watches, on the validation rows; none:
+    patience watches the first one."""
     target: float | None = None
     """The run ends when the metric has reached this value."""
+    patience: Count | None = None
+    """The run ends when the metric has not become better for so many rounds, and its model is that of the best round.
+    Chosen on validation rows, unless data.validation = 0."""
 
     @property
     def asynchronous(self) -> bool:
@@ -68,9 +72,12 @@ class Schedule:
             yield "concurrency", f"cannot be: {clients} clients can take part; choose 1 to {clients}"
         if self.seconds is not None and fleet.timeless:
             yield "seconds", "cannot be: on this fleet nothing takes time; give fleet.speed or fleet.delay_up"
-        if (self.metric is None) != (self.target is None):
-            alone, other = ("target", "metric") if self.metric is None else ("metric", "target")
-            yield alone, f"needs schedule.{other} beside it"
+        if self.metric is None and self.target is not None:
+            yield "target", "needs schedule.metric beside it"
+        elif self.metric is not None and self.target is None and self.patience is None:
+            yield "metric", "needs schedule.target beside it, or schedule.patience"
+        elif self.patience is not None and not metrics and metrics is not None:
+            yield "patience", "needs an evaluation to watch, and there is none"
         elif self.metric is not None and metrics is not None and self.metric not in metrics:
             yield "metric", f"is not evaluated; the evaluation has {', '.join(metrics) or 'no metric'}"
 

@@ -23,7 +23,7 @@ from fedloom.storage.seal import Seal, listed
 from fedloom.storage.tensors import name_of as name_of_dtype
 from fedloom.storage.tensors import to_bytes
 
-_MAY_CHANGE = ("schedule.seconds", "schedule.metric", "schedule.target")
+_MAY_CHANGE = ("schedule.seconds", "schedule.metric", "schedule.target", "schedule.patience")
 """What ends a run, which its user may change on the way, as he may change the number of rounds."""
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from fedloom.channel import Channel
 from fedloom.engine.availability import Availability
-from fedloom.engine.evaluation import Evaluation
+from fedloom.engine.evaluation import VALIDATION, Evaluation, watched
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.online import check_stream
 from fedloom.engine.schedule import Schedule
@@ -83,7 +83,7 @@ class Setting:
             chosen_by,
             fleet or Fleet(),
             channel or Channel(),
-            _evaluations(evaluate),
+            with_watched(_evaluations(evaluate), schedule, method, VALIDATION in problem.data.splits),
             schedule.settled(method, getattr(chosen_by, "count", len(problem.data.with_role(SOURCE)))),
             **others,
         )
@@ -125,18 +125,26 @@ class Setting:
             method.check(self.problem)
 
     def _check_evaluations(self, faults: Gatherer) -> list[str] | None:
-        """The metrics of the main evaluation, which a target may be of; None where these cannot be."""
-        data, main = self.problem.data, list[list[str] | None]([] if self.evaluations else [[]])
+        """The metrics that may end the run: of the main evaluation, or of the one that patience watches; None where
+        these cannot be."""
+        data, found, patient = self.problem.data, list[str](), self.schedule.patience is not None
+        ending = watched(self.evaluations) if patient and self.evaluations else next(iter(self.evaluations), None)
+        known = ending is None
         for index, evaluation in enumerate(self.evaluations):
             at = ("evaluation", index)
             with faults.collecting((*at, "metrics")):
                 names = [metric.name for metric in metrics_for(data.task, evaluation.metrics, data.columns)]
-                main += [[*names, "loss"]]
+                if evaluation is ending:
+                    found, known = [*names, "loss"], True
                 with faults.collecting((*at, "split"), ("data", "test"), at):
                     evaluation.resolved(self.method).check(data)
-            if not main:
-                main += [None]
-        return main[0]
+            if patient and evaluation is ending and evaluation.every == 0:
+                with faults.collecting((*at, "every"), ("schedule", "patience")):
+                    raise ConfigError(
+                        f"{evaluation.name}: every = 0 evaluates after the last round alone, and schedule.patience has "
+                        "nothing to watch; evaluate every round (every = 1), or every few"
+                    )
+        return found if known else None
 
     @cached_property
     def availability(self) -> Availability:
@@ -174,6 +182,15 @@ def _evaluations(evaluate: Evaluation | Sequence[Evaluation] | None) -> Sequence
     if evaluate is None:
         return (Evaluation(),)
     return (evaluate,) if isinstance(evaluate, Evaluation) else tuple(evaluate)
+
+
+def with_watched(
+    evaluations: Sequence[Evaluation], schedule: Schedule, method: Method, validation: bool
+) -> Sequence[Evaluation]:
+    """The evaluations, and one on the validation rows where patience needs it and there are such rows."""
+    if schedule.patience is None or not validation or not evaluations or watched(evaluations).chooses:
+        return evaluations
+    return (*evaluations, evaluations[0].on_validation(method))
 
 
 class _Strict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from fedloom.data import Table
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.run import Prepared, Run
 from fedloom.engine.schedule import Schedule
-from fedloom.engine.setting import Setting, fresh_model
+from fedloom.engine.setting import Setting, fresh_model, with_watched
 from fedloom.errors import FedloomError
 from fedloom.experiment import sections
 from fedloom.experiment.data import read_data
@@ -78,10 +78,15 @@ class Experiment(Runnable):
         fleet = sections.read_fleet(faults)
         self.stream = sections.read_stream(faults)
         channel = sections.read_channel(faults)
-        self.evaluations = sections.read_evaluations(plan is None or plan.division.target > 0, faults)
+        self.evaluations: Sequence[Evaluation] = sections.read_evaluations(
+            plan is None or plan.division.target > 0, faults
+        )
         execution = sections.read_execution(faults)
         faults.stop()
-        self.data_plan, self.model_plan = _sure(plan), _sure(model)
+        patient = _sure(schedule).patience is not None
+        self.data_plan, self.model_plan = _sure(plan).choosing() if patient else _sure(plan), _sure(model)
+        held = bool(self.data_plan.division.validation)
+        self.evaluations = with_watched(self.evaluations, _sure(schedule), _sure(method), held)
         self.method, self.selection, self.execution = _sure(method), _sure(selection), _sure(execution)
         self.schedule_plan = _sure(schedule)
         self.top = _sure(top).settled(self.method)
