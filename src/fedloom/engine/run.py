@@ -32,19 +32,13 @@ from fedloom.engine.selection import Selection
 from fedloom.engine.setting import Setting
 from fedloom.errors import Deserted, FedloomError, RunError
 from fedloom.execution import Executor, Remote, executor_for, one_thread
-<<<<<<< HEAD
+from fedloom.federation.metrics import higher_is_better, metrics_for
 from fedloom.federation.networks import Recipe
 from fedloom.federation.problem import Problem
 from fedloom.federation.streams import Stream
 from fedloom.methods import Method, name_of
-from fedloom.prediction import ModelCard, Predictor, decision_of
-=======
-from fedloom.federation.metrics import higher_is_better, metrics_for
-from fedloom.federation.problem import Problem
-from fedloom.federation.streams import Stream
-from fedloom.methods import Method, name_of
 from fedloom.methods.method import ServerMethod
->>>>>>> 86b4cef (Stop a run that is no better for so many rounds on validation rows, and keep the best round's model)
+from fedloom.prediction import ModelCard, Predictor, decision_of
 from fedloom.storage import checkpoint
 from fedloom.storage.belonging import hashes
 from fedloom.storage.files import plain
@@ -311,11 +305,7 @@ class Prepared:
             walk.go()
             walk.settle()
             summary = walk.summary()
-<<<<<<< HEAD
-            found = [*said, *history.notes, walk.deserted, _missed(summary), _diverged(engine)]
-=======
-            found = [*said, *history.notes, walk.deserted, _missed(summary), *_chosen(summary)]
->>>>>>> 86b4cef (Stop a run that is no better for so many rounds on validation rows, and keep the best round's model)
+            found = [*said, *history.notes, walk.deserted, _missed(summary), *_chosen(summary), _diverged(engine)]
             notes = [note for note in found if note]
             product = Predictor(walk.card, self.setting.problem.model, engine.theta(), decision=decision_of(summary))
             return Run(engine.theta(), engine.state, history.kept(), summary, place, notes, product=product)
@@ -690,7 +680,6 @@ def _missed(summary: dict[str, Any]) -> str | None:
     )
 
 
-<<<<<<< HEAD
 def _diverged(engine: Engine) -> str | None:
     """A note when a run ended with a model or a state that is not finite: replies are looked at, their sums are not."""
     theta = engine.theta()
@@ -702,7 +691,8 @@ def _diverged(engine: Engine) -> str | None:
         f"the run has diverged: after round {engine.clocks.round} the server's {', '.join(wrong)} is not finite; "
         "try smaller step sizes"
     )
-=======
+
+
 def _chosen(summary: dict[str, Any]) -> Iterator[str]:
     """What a user should know of how patience chose the model."""
     best = summary.get("best")
@@ -718,7 +708,6 @@ def _chosen(summary: dict[str, Any]) -> Iterator[str]:
             f"round {best['round']} was best, but the models are those of round {summary['rounds']}: clients keep "
             f"their own models as they are. Run it for {best['round']} rounds to have those"
         )
->>>>>>> 86b4cef (Stop a run that is no better for so many rounds on validation rows, and keep the best round's model)
 
 
 def _described(method: Method) -> dict[str, Any]:
