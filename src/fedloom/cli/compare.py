@@ -46,6 +46,9 @@ def compare(
     target: Annotated[
         float | None, typer.Option(help="A value of the metric: adds when each method reached it.")
     ] = None,
+    judge: Annotated[
+        str, typer.Option(metavar="alike|own", help="All on the same rows, or each method on the rows of its own kind.")
+    ] = "alike",
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder; else one below runs/.")] = None,
     force: Force = False,
     quiet: Quiet = False,
@@ -53,11 +56,12 @@ def compare(
 ) -> None:
     """Compare methods under equal settings. Started again with the same arguments, it goes on where it stopped."""
     from fedloom.comparison import Comparison, FromSettings, parse_entry, parse_sweep, swept
+    from fedloom.comparison.protocol import checked_judge
     from fedloom.experiment import Settings
 
     base = Settings.read(config, overrides(flags, sets))
     entries = swept([parse_entry(text) for text in methods], dict(map(parse_sweep, sweep or [])))
-    comparison = Comparison(FromSettings(base), entries, _seeds(base, repeats, seeds))
+    comparison = Comparison(FromSettings(base, checked_judge(judge)), entries, _seeds(base, repeats, seeds))
     comparison.check()
     folder = out or comparison.default_folder()
     console = make_console()
@@ -93,10 +97,16 @@ def _run_all(comparison: Comparison, folder: Path, console: Console, force: bool
 
 def _conclude(comparison: Comparison, folder: Path, console: Console, target: float | None, report: bool) -> None:
     """The table, compare.json, the page."""
+    from fedloom.comparison.protocol import SAME_ROWS
     from fedloom.report import rich_table
+    from fedloom.report.lead import evaluated
 
     groups, goal = comparison.conclude(folder, target)
     console.print(rich_table(groups, goal, console.width))
+    if said := evaluated(groups):
+        say(console, said)
+    if len(groups) > len({group.runs[0].method for group in groups}):
+        say(console, f"note: {SAME_ROWS}", "yellow")
     if report:
         comparison.write_report(folder, target)
     say(console, f"report: {folder / 'report.html'}" if report else f"runs: {folder}")

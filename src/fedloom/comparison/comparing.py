@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedloom.comparison.comparison import Comparison
 from fedloom.comparison.entries import entry_of, swept
+from fedloom.comparison.protocol import Judge, checked_judge
 from fedloom.comparison.sources import FromProblem, FromSettings, Source
 from fedloom.engine.run import Progress, Run, load_run
 from fedloom.errors import ConfigError, RunError
@@ -58,6 +59,7 @@ def compare(
     out: str | Path | None = None,
     force: bool = False,
     target: float | None = None,
+    judge: Judge = "alike",
     report: bool = True,
     progress: Follow | None = None,
     **how: Any,
@@ -74,6 +76,8 @@ def compare(
     * ``seeds``: how many, from the settings' own on, or the seeds themselves.
     * ``sweep``: lists of values for any setting, ``{"method.lr": [0.1, 0.01]}``: each method is there once for each
       combination. On a Problem that is a hyper-parameter ("method.lr") or an argument of ``train`` ("rounds").
+    * ``judge``: "alike" judges all on the same clients and rows, each by its own model: where a method adapts to some
+      of the test rows first, all are judged on the others. "own": each on the rows on which it would be judged alone.
     * ``how``: on a Problem, the further arguments of ``train``, such as ``rounds=30`` and ``select=10``.
 
     What becomes of it:
@@ -91,7 +95,7 @@ def compare(
         compared = fedloom.compare(["fedavg", "local"], settings={"data.name": "digits", "rounds": 2}, seeds=2)
         print(compared.frame()["accuracy"])
     """
-    source, first = _source(on, settings, how)
+    source, first = _source(on, settings, how, checked_judge(judge))
     chosen = list(range(first, first + seeds)) if isinstance(seeds, int) else list(seeds)
     if not methods or not chosen:
         raise ConfigError("a comparison needs at least one method and one seed")
@@ -121,19 +125,19 @@ def compare(
 
 
 def _source(
-    on: Problem | str | Path | None, settings: Mapping[str, Any] | None, how: dict[str, Any]
+    on: Problem | str | Path | None, settings: Mapping[str, Any] | None, how: dict[str, Any], judge: Judge
 ) -> tuple[Source, int]:
     """What is common to all runs, and their first seed."""
     if isinstance(on, Problem):
         if settings:
             raise ConfigError("settings are those of an experiment: on a Problem give the arguments of train instead")
-        return FromProblem(on, how), 0
+        return FromProblem(on, how, judge), 0
     if how:
         raise ConfigError(
             f"{', '.join(how)}: arguments of train go with a Problem; give settings={{…}} by their keys in a file"
         )
     base = Settings.read(on, settings or {})
-    return FromSettings(base), first_seed(base)
+    return FromSettings(base, judge), first_seed(base)
 
 
 def first_seed(base: Settings) -> int:

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.comparison.entries import Entry
+from fedloom.comparison.protocol import Judge, common_splits, judged_alike, lay
+from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.run import Prepared, Run, prepare, train
-from fedloom.engine.setting import Setting
+from fedloom.engine.setting import Setting, evaluations_of
 from fedloom.errors import ConfigError
 from fedloom.experiment import Experiment, Form, Override, Settings, Shelf, TaskSequence, foreign, make_experiment
+from fedloom.experiment.faults import Faults
 from fedloom.experiment.runnable import Runnable
-from fedloom.experiment.sections import method_form
+from fedloom.experiment.sections import method_form, read_evaluations, read_method
 from fedloom.federation.problem import Problem
 from fedloom.methods import Method, lookup
 from fedloom.storage.folder import CONFIG, RunFolder, theta_sha256
@@ -32,8 +35,9 @@ _TERMS = ("select", "fleet", "channel", "evaluations", "schedule", "stack", "on_
 class FromSettings:
     """Settings that all runs share, as far as their methods know them."""
 
-    def __init__(self, base: Settings) -> None:
-        self.base, self.shelf = base, Shelf()
+    def __init__(self, base: Settings, judge: Judge = "alike") -> None:
+        self.base, self.judge, self.shelf = base, judge, Shelf()
+        self._splits: dict[tuple[str, ...], list[str | None]] = {}
 
     @property
     def data(self) -> str:
@@ -43,6 +47,24 @@ class FromSettings:
 
     def make(self, entry: Entry, seed: int, entries: Sequence[Entry]) -> Experiment | TaskSequence:
         """One run's experiment: the common settings as far as its method knows them, then its own."""
+        settings = self._own(entry, entries)
+        if self.judge == "alike":
+            self._judge(settings, entry, entries)
+        settings.set(Override("seed", seed, f"seed {seed}"))
+        return make_experiment(settings, self.shelf)
+
+    def _judge(self, settings: Settings, entry: Entry, entries: Sequence[Entry]) -> None:
+        """Name the rows on which all are judged, where they would not be the same."""
+        known = tuple(other.text for other in entries)
+        if known not in self._splits:
+            judged = [_judged(self._own(other, entries)) for other in entries]
+            self._splits[known] = common_splits([one for one in judged if one is not None])
+        own = _judged(settings)
+        if own is not None and any(self._splits[known]):
+            lay(settings.values, own[1], self._splits[known])
+
+    def _own(self, entry: Entry, entries: Sequence[Entry]) -> Settings:
+        """The common settings as far as an entry's method knows them, then its own."""
         settings = self.base.copied()
         methods = [other.method for other in entries]
         for table in _method_tables(settings.values):
@@ -51,19 +73,19 @@ class FromSettings:
         settings.set(Override("method.name", entry.method, entry.text))
         for key, value in entry.own:
             settings.set(Override(key, value, entry.text))
-        settings.set(Override("seed", seed, f"seed {seed}"))
-        return make_experiment(settings, self.shelf)
+        return settings
 
     def arguments(self) -> dict[str, Any]:
         """What the comparison is known again by: all settings but the seed and where the work is done."""
-        return {key: value for key, value in self.base.values.items() if key not in ("seed", "execution")}
+        said = {key: value for key, value in self.base.values.items() if key not in ("seed", "execution")}
+        return said | ({} if self.judge == "alike" else {"judge": self.judge})
 
 
 class FromProblem:
     """A problem, and the arguments of ``train`` that all runs share."""
 
-    def __init__(self, problem: Problem, how: dict[str, Any]) -> None:
-        self.problem, self.how = problem, how
+    def __init__(self, problem: Problem, how: dict[str, Any], judge: Judge = "alike") -> None:
+        self.problem, self.how, self.judge = problem, how, judge
         if not isinstance(how.get("executor", "auto"), str):
             raise ConfigError("a comparison takes an executor by its name, for each run has its own")
 
@@ -74,12 +96,17 @@ class FromProblem:
 
     def make(self, entry: Entry, seed: int, entries: Sequence[Entry]) -> PythonRun:
         """A run of one of the methods."""
-        further = {key: value for key, value in entry.own if not key.startswith("method.")}
-        return PythonRun(self, _method(entry), {**self.how, **further, "seed": seed}, entry.text)
+        how = {**self.how, **_further(entry), "seed": seed}
+        if self.judge == "alike":
+            each = [(_method(one), evaluations_of(how.get("evaluate"))) for one in entries]
+            if any(splits := common_splits(each)):
+                how["evaluate"] = judged_alike(evaluations_of(how.get("evaluate")), splits)
+        return PythonRun(self, _method(entry), how, entry.text)
 
     def arguments(self) -> dict[str, Any]:
         """What the comparison is known again by: the arguments of ``train`` as texts, and what is learnt."""
-        return {"problem": self.known, **{key: repr(value) for key, value in self.how.items() if key != "executor"}}
+        said = {key: repr(value) for key, value in self.how.items() if key != "executor"}
+        return {"problem": self.known, **said, **({} if self.judge == "alike" else {"judge": self.judge})}
 
     @cached_property
     def known(self) -> dict[str, str]:
@@ -127,6 +154,24 @@ class PythonRun(Runnable):
 
     def _perform(self, label: str | None, done: Iterable[Path], **how: Any) -> Run:
         return replace(self.prepared, label=label).run(**how)
+
+
+def _judged(settings: Settings) -> tuple[Method, Sequence[Evaluation]] | None:
+    """The method and the evaluations that settings are about; None where they cannot be, which is said elsewhere."""
+    faults = Faults(settings)
+    try:
+        _, method = read_method(faults)
+        target = settings.get(("data", "target"))
+        evaluations = read_evaluations(isinstance(target, float | int) and target > 0, faults)
+        faults.stop()
+    except ConfigError:
+        return None
+    return None if method is None else (method, evaluations)
+
+
+def _further(entry: Entry) -> dict[str, Any]:
+    """The settings of an entry that are not its method's."""
+    return {key: value for key, value in entry.own if not key.startswith("method.")}
 
 
 def _terms(setting: Setting) -> dict[str, str]:

@@ -83,6 +83,11 @@ class Evaluation:
         known = replace(self, model=model)
         return replace(known, split=known.evaluated, adapt_split=known.fitted)
 
+    def told(self) -> dict[str, str]:
+        """Which model on which rows of whom, once nothing is open any more: for a summary."""
+        fitted = {"adapt_split": self.fitted} if self.model == "adapted" else {}
+        return {"model": self.model, "on": self.on, "split": self.evaluated, **fitted}
+
     @property
     def evaluated(self) -> str:
         """The rows that are evaluated: never such that the clients were trained on, unless the user says so."""

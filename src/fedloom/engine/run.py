@@ -598,6 +598,8 @@ class _Walk:
             "stack": engine.stack,
             "executor": engine.executor.name,
         }
+        if evaluator.evaluations:
+            summary["judged"] = evaluator.evaluations[0].told()
         if (target := self.target()) is not None:
             summary["target"] = target
         if self.best is not None and self.watched is not None:

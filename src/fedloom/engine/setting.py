@@ -83,7 +83,7 @@ class Setting:
             chosen_by,
             fleet or Fleet(),
             channel or Channel(),
-            with_watched(_evaluations(evaluate), schedule, method, VALIDATION in problem.data.splits),
+            with_watched(evaluations_of(evaluate), schedule, method, VALIDATION in problem.data.splits),
             schedule.settled(method, getattr(chosen_by, "count", len(problem.data.with_role(SOURCE)))),
             **others,
         )
@@ -177,7 +177,7 @@ def fresh_model(problem: Problem, seed: int) -> Vector:
     return problem.model.init(Draw(seed).key("model"), problem.dtype)
 
 
-def _evaluations(evaluate: Evaluation | Sequence[Evaluation] | None) -> Sequence[Evaluation]:
+def evaluations_of(evaluate: Evaluation | Sequence[Evaluation] | None) -> Sequence[Evaluation]:
     """One evaluation, several, or, with none given, the default one."""
     if evaluate is None:
         return (Evaluation(),)

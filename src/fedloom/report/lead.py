@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedloom.report.again import resume_command
 from fedloom.report.data import data_name, data_text
@@ -50,8 +51,15 @@ def facts(groups: Sequence[Group]) -> list[str]:
 
 
 def evaluated(groups: Sequence[Group]) -> str:
-    """What was evaluated, where that is the same for all runs."""
-    return _shared(groups, _evaluation)
+    """What was evaluated: the same for all runs, or of each group, and whether on the same rows."""
+    if (same := _shared(groups, _evaluation)) or not all(_evaluation(run) for run in every_run(groups)):
+        return same
+    each = "; ".join(f"{group.label}: {_model_words(group.runs[0].judged)}" for group in groups)
+    rows = {_rows_words(run.judged) for run in every_run(groups)}
+    if len(rows) == 1:
+        return f"All were evaluated alike, {rows.pop()}. {each}."
+    each = "; ".join(f"{group.label}: {_evaluation(group.runs[0])}" for group in groups)
+    return f"Not evaluated on the same rows, so the figures do not compare. {each}"
 
 
 def notices(groups: Sequence[Group]) -> list[Notice]:
@@ -117,13 +125,20 @@ def _channel(run: RunRecord) -> str:
 
 
 def _evaluation(run: RunRecord) -> str:
-    settings = section(run.config, "evaluation")
-    if not settings:
-        return ""
-    model, on = str(settings.get("model", "global")), settings.get("on", "source")
-    who = "all clients" if on == "all" else f"the {on} clients"
-    what = {"auto": "the method's own model", "personal": "each client's own model"}.get(model, f"the {model} model")
-    return f"Evaluated: {what}, on {who}, {settings.get('split', 'test')} split."
+    told = run.judged
+    return f"Evaluated: {_model_words(told)}, {_rows_words(told)}." if told else ""
+
+
+def _model_words(told: dict[str, Any]) -> str:
+    model = str(told.get("model", "global"))
+    words = {"auto": "the method's own model", "personal": "each client's own model"}.get(model, f"the {model} model")
+    fitted = told.get("adapt_split")
+    return f"{words}, fitted to the {fitted} split first" if model == "adapted" and fitted else words
+
+
+def _rows_words(told: dict[str, Any]) -> str:
+    on = told.get("on", "source")
+    return f"on {'all clients' if on == 'all' else f'the {on} clients'}, {told.get('split', 'test')} split"
 
 
 def _unfinished(run: RunRecord) -> Notice:

@@ -94,6 +94,13 @@ class RunRecord:
         metric, value = told.get("metric", planned.get("metric")), number(told.get("value", planned.get("target")))
         return (metric, value) if isinstance(metric, str) and value is not None else None
 
+    @property
+    def judged(self) -> dict[str, Any]:
+        """How the run was judged: as its summary tells, or the main evaluation of its settings."""
+        settings = self.config.get("evaluation")
+        main = settings[0] if isinstance(settings, list) and settings else settings
+        return section(self.summary, "judged") or (main if isinstance(main, dict) else {})
+
     @cached_property
     def metrics(self) -> tuple[str, ...]:
         """The names of everything that was evaluated, the loss last; the first is the run's primary metric."""

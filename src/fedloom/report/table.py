@@ -121,6 +121,8 @@ def rows(groups: Sequence[Group], target: Target | None = None) -> list[dict[str
     found = []
     for group, line in zip(groups, cells(groups, target), strict=True):
         row: dict[str, Any] = {"label": group.label, "runs": len(group.runs), "finished": group.finished}
+        if told := group.runs[0].judged:
+            row["judged"] = {key: told[key] for key in ("model", "on", "split", "adapt_split") if key in told}
         for cell in line:
             row[cell.column.key] = cell.mean
             row[f"{cell.column.key}_std_over_runs"] = cell.std
@@ -207,9 +209,10 @@ def _cell(column: Column, group: Group) -> Cell:
 
 
 def _contest(group: Group) -> str:
-    """Groups compete where data and evaluation are the same."""
-    flat = settings(group.runs[0].config)
-    return repr([(key, flat[key]) for key in sorted(flat) if key.partition(".")[0] in ("data", "evaluation")])
+    """Groups compete where data and evaluated rows are the same, each with its own model."""
+    flat, told = settings(group.runs[0].config), group.runs[0].judged
+    rows = [(key, str(told.get(key))) for key in ("on", "split")]
+    return repr([*rows, *((key, flat[key]) for key in sorted(flat) if key.partition(".")[0] == "data")])
 
 
 def _best(column: list[Cell], contests: list[str], contest: str) -> float | None:
