@@ -18,12 +18,12 @@ BELOW = {
     "storage": FEDERATION,
     "execution": FEDERATION | {"channel", "methods", "storage"},
     "prediction": FEDERATION | {"channel", "methods", "data", "storage"},
-    "engine": FEDERATION | {"channel", "methods", "data", "storage", "execution", "prediction"},
+    "engine": FEDERATION | {"channel", "methods", "data", "storage", "execution", "prediction", "report"},
     "report": {"errors", "storage"},
 }
 ENGINE = BELOW["engine"] | {"engine"}
 BELOW |= {"conformance": ENGINE, "experiment": ENGINE}
-ABOVE = ENGINE | {"experiment", "report"}
+ABOVE = ENGINE | {"experiment"}
 BELOW |= {"comparison": ABOVE, "reproduce": ABOVE, "deploy": ABOVE}
 BELOW |= {"cli": ABOVE | {"comparison", "reproduce", "deploy", "conformance"}}
 

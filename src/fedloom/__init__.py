@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from fedloom.methods.listed import *  # noqa: F403
     from fedloom.prediction.predictor import Predictor as Predictor
     from fedloom.report import write_report as write_report
+    from fedloom.sklearn import FederatedClassifier as FederatedClassifier
+    from fedloom.sklearn import FederatedRegressor as FederatedRegressor
     from fedloom.storage.saved import saved_model as saved_model
 
 __version__ = "0.1.0"
@@ -76,6 +78,7 @@ _NAMES = {
     "methods": ("Method", "NodeMethod", "ServerMethod"),
     "prediction.predictor": ("Predictor",),
     "report": ("write_report",),
+    "sklearn": ("FederatedClassifier", "FederatedRegressor"),
     "storage.saved": ("saved_model",),
 }
 _HOMES = {name: f"fedloom.{home}" for home, names in _NAMES.items() for name in names}

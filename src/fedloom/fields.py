@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar, get_origin, get_type_hints
+import functools
+import inspect
+import reprlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, ClassVar, ParamSpec, TypeVar, get_origin, get_type_hints
+
+import numpy as np
 
 from fedloom.errors import ConfigError
+from fedloom.register import hint
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def unfit_fields(thing: object) -> Iterator[tuple[str, Any, str]]:
@@ -27,7 +34,51 @@ def with_fit_fields(thing: T) -> T:
 def check_arguments(function: Callable[..., Any], given: Mapping[str, object], title: str) -> None:
     """A ConfigError that says which argument the annotations of the function do not allow."""
     for name, value, why in _unfit(get_type_hints(function, include_extras=True), given):
-        raise ConfigError(f"{title}: {name} = {value!r} cannot be: {why}")
+        raise ConfigError(f"{title}: {name} = {_short(value)} cannot be: {why}")
+
+
+def checked(
+    *, itself: Collection[str] = (), elsewhere: Callable[[str, Mapping[str, Any]], str] = lambda name, given: ""
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A function of the API that says in words what is wrong with a call, as the command line does.
+
+    An argument that it does not have, one that is missing, and one of a kind that it cannot use are a ConfigError.
+    ``itself`` are those that the function looks at; ``elsewhere`` says of a name that is no argument where it belongs.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        signature, title = inspect.signature(function), function.__name__
+        known = signature.parameters
+        closed = not any(one.kind is one.VAR_KEYWORD for one in known.values())
+        needed = [one.name for one in known.values() if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+
+        @functools.wraps(function)
+        def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+            named = {name: value for name, value in kwargs.items() if name in known}
+            try:
+                given = signature.bind_partial(*args, **named).arguments
+            except TypeError as error:
+                raise ConfigError(f"{title}: {error}; it is called as {title}({', '.join(needed)}, …)") from error
+            if closed:
+                for name in kwargs:
+                    if name not in known:
+                        said = elsewhere(name, given) or hint(name, known)
+                        raise ConfigError(f"{title} has no argument {name!r}; {said}")
+            for name in needed:
+                if name not in given:
+                    raise ConfigError(f"{title} needs {name}; it is called as {title}({', '.join(needed)}, …)")
+            plain = {name: value for name, value in given.items() if name not in itself}
+            check_arguments(function, {name: value for name, value in plain.items() if named_once(known[name])}, title)
+            return function(*args, **kwargs)
+
+        return wrapped
+
+    return decorate
+
+
+def named_once(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter takes one argument, and not all that are left."""
+    return parameter.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 def _unfit(kinds: Mapping[str, Any], values: Mapping[str, object]) -> Iterator[tuple[str, Any, str]]:
@@ -36,7 +87,13 @@ def _unfit(kinds: Mapping[str, Any], values: Mapping[str, object]) -> Iterator[t
     for name, value in values.items():
         kind = kinds.get(name, Any)
         one = tuple[kind]  # type: ignore[valid-type]  # alone, a dataclass would insist on a config of its own
+        plain = value.item() if isinstance(value, np.generic) else value
         try:
-            TypeAdapter(one, config=ConfigDict(arbitrary_types_allowed=True)).validate_python((value,))
+            TypeAdapter(one, config=ConfigDict(arbitrary_types_allowed=True)).validate_python((plain,))
         except ValidationError as error:
             yield name, value, error.errors()[0]["msg"]
+
+
+def _short(value: object) -> str:
+    """A value as messages show it."""
+    return reprlib.repr(value) if isinstance(value, str | bytes | list | tuple | dict | set) else repr(value)[:200]

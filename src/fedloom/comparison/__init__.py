@@ -6,7 +6,7 @@ compared = compare(["fedavg", "fedprox:mu=0.1"], {"data.name": "digits"}, seeds=
 
 from fedloom.comparison.comparing import Compared, compare
 from fedloom.comparison.comparison import Comparison
-from fedloom.comparison.entries import Entry, entry_of, parse_entry, parse_sweep, swept
+from fedloom.comparison.entries import Entry, entries_of, entry_of, parse_entry, parse_sweep, swept
 from fedloom.comparison.sources import FromProblem, FromSettings
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "FromProblem",
     "FromSettings",
     "compare",
+    "entries_of",
     "entry_of",
     "parse_entry",
     "parse_sweep",

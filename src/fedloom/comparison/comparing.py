@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedloom.comparison.comparison import Comparison
-from fedloom.comparison.entries import entry_of, swept
+from fedloom.comparison.entries import entries_of, swept
 from fedloom.comparison.protocol import Judge, checked_judge
 from fedloom.comparison.sources import FromProblem, FromSettings, Source
 from fedloom.engine.run import Progress, Run, load_run
@@ -19,16 +19,22 @@ from fedloom.errors import ConfigError, RunError
 from fedloom.experiment import Settings
 from fedloom.experiment.faults import Faults
 from fedloom.federation.problem import Problem
+from fedloom.fields import checked
 from fedloom.methods import Method
+from fedloom.report.groups import Group
+from fedloom.report.notebook import draw, grouped, table_html
+from fedloom.report.progress import shown
+from fedloom.report.words import plural
 from fedloom.storage.history import Row
 
 if TYPE_CHECKING:
     import pandas as pd
+    from plotly.graph_objects import Figure
 
 Follow = Callable[[str, Row, int], None]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Compared:
     """What came of a comparison."""
 
@@ -48,9 +54,32 @@ class Compared:
 
         return pd.DataFrame(self.table).set_index("label")
 
+    def plot(
+        self,
+        kind: Literal["curves", "clients", "participation", "fleet", "tasks"] = "curves",
+        metric: str | None = None,
+        **how: Any,
+    ) -> Figure:
+        """All methods in one plotly figure, as ``Run.plot`` draws one run: means over seeds, with bands."""
+        return draw(self._groups(), kind, metric, **how)
 
+    def _groups(self) -> list[Group]:
+        labels = dict.fromkeys(label for label, _ in self.runs)
+        return grouped({name: [run for (label, _), run in self.runs.items() if label == name] for name in labels})
+
+    def __repr__(self) -> str:
+        failed = f", {plural(len(self.failed), 'failed run')}" if self.failed else ""
+        kept = f", in {self.folder}" if self.folder is not None else ""
+        labels = ", ".join(dict.fromkeys(label for label, _ in self.runs))
+        return f"Compared({labels}: {plural(len(self.runs), 'run')}{failed}{kept})"
+
+    def _repr_html_(self) -> str:
+        return table_html(self._groups(), None, repr(self).removeprefix("Compared(").removesuffix(")"))
+
+
+@checked(itself=("methods", "on"))
 def compare(
-    methods: Sequence[str | Method],
+    methods: str | Method | Sequence[str | Method] | Mapping[str, str | Method],
     on: Problem | str | Path | None = None,
     *,
     settings: Mapping[str, Any] | None = None,
@@ -61,7 +90,7 @@ def compare(
     target: float | None = None,
     judge: Judge = "alike",
     report: bool = True,
-    progress: Follow | None = None,
+    progress: Follow | bool | None = None,
     **how: Any,
 ) -> Compared:
     """Compare methods under equal settings, each with several seeds.
@@ -69,7 +98,8 @@ def compare(
     What is compared:
 
     * ``methods``: names ("fedavg"), names with settings ("fedavg:epochs=5,lr=0.1"), or Method objects, of which those
-      hyper-parameters count that are not the defaults.
+      hyper-parameters count that are not the defaults. In a dict each has the name that its row is to have; so has
+      "Ours=mine:FedX:alpha=0.1".
     * ``on``: the file of an experiment, none for the default settings, or a Problem that you have made.
     * ``settings``: changes to the settings of the file, by their full keys: ``{"data.name": "digits"}``. A setting of
       the method goes to the methods that know it.
@@ -87,7 +117,8 @@ def compare(
     * ``force``: replace what is in the folder.
     * ``target``: a value of the metric; the table then says when each method reached it.
     * ``report``: whether ``report.html`` is written into the folder.
-    * ``progress``: called after every round with the title of the run, the row of the history and the last round.
+    * ``progress``: whether a bar shows the rounds of each run; none: on a terminal and in a notebook. Or your own
+      function, called after every round with the title of the run, the row of the history and the last round.
 
     The result has the ``table``, also as a data ``frame()``, all ``runs``, and what went wrong in those that
     ``failed``; one that fails does not keep the others from being done.
@@ -97,14 +128,16 @@ def compare(
     """
     source, first = _source(on, settings, how, checked_judge(judge))
     chosen = list(range(first, first + seeds)) if isinstance(seeds, int) else list(seeds)
-    if not methods or not chosen:
+    entries = entries_of(methods)
+    if not entries or not chosen:
         raise ConfigError("a comparison needs at least one method and one seed")
-    entries = [entry_of(method) for method in ([methods] if isinstance(methods, str) else methods)]
     comparison = Comparison(source, swept(entries, sweep or {}), chosen)
     comparison.check()
 
-    def watch(title: str, place: Path) -> AbstractContextManager[Progress]:
-        return nullcontext(partial(progress, title) if progress is not None else lambda row, rounds: None)
+    @contextmanager
+    def watch(title: str, place: Path) -> Iterator[Progress]:
+        with shown(partial(progress, title) if callable(progress) else progress, title) as follow:
+            yield follow or (lambda row, rounds: None)
 
     with ExitStack() as exits:
         kept = out is not None
@@ -128,6 +161,8 @@ def _source(
     on: Problem | str | Path | None, settings: Mapping[str, Any] | None, how: dict[str, Any], judge: Judge
 ) -> tuple[Source, int]:
     """What is common to all runs, and their first seed."""
+    if on is not None and not isinstance(on, Problem | str | Path):
+        raise ConfigError(f"compare needs a Problem or the file of an experiment, not {on!r}")
     if isinstance(on, Problem):
         if settings:
             raise ConfigError("settings are those of an experiment: on a Problem give the arguments of train instead")

@@ -150,7 +150,7 @@ class Comparison:
 
     def _arguments(self) -> dict[str, Any]:
         arguments = {
-            "methods": [entry.text for entry in self.entries],
+            "methods": [entry.asked for entry in self.entries],
             "seeds": self.seeds,
             "settings": self.source.arguments(),
         }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,10 +11,10 @@ from typing import Any
 from fedloom.errors import ConfigError
 from fedloom.experiment import foreign, parse_value
 from fedloom.experiment.words import value_text
-from fedloom.methods import REGISTER, Method, name_of
+from fedloom.methods import REGISTER, Method, method_of, name_of
+from fedloom.methods.given import COMMA, split_name
 from fedloom.storage.files import slug
 
-_COMMA = re.compile(r",(?![^\[]*\])")  # not those inside a list
 _GIVEN_OTHERWISE = {"seed": "seeds", "method.name": "methods"}
 
 
@@ -31,6 +30,19 @@ class Entry:
     """Settings by their full keys, and their values."""
     made: Method | None = None
     """The method itself, where it was given as an object."""
+    named: str = ""
+    """What it was before its user gave it a name of his own; nothing where he did not."""
+
+    @property
+    def asked(self) -> str:
+        """All that was asked for, by which a comparison is known again."""
+        return f"{self.text}={self.named}" if self.named else self.text
+
+    def called(self, name: str) -> Entry:
+        """The same by a name that its user chose."""
+        if not name.strip():
+            raise ConfigError(f"{self.text!r} is to have an empty name; write it as NAME=METHOD")
+        return replace(self, text=name.strip(), named=self.text)
 
     @property
     def folder(self) -> str:
@@ -45,14 +57,22 @@ class Entry:
             if key in dict(self.own):
                 raise ConfigError(f"{self.text!r} has {key} of its own, which is to be swept; keep one of the two")
         said = ",".join(f"{key.removeprefix('method.')}={_said(value)}" for key, value in values.items())
-        bare = self.text in (self.method, self.made and name_of(self.made))
+        bare = self.named or self.text in (self.method, self.made and name_of(self.made))
         return replace(self, text=f"{self.text}{':' if bare else ','}{said}", own=(*self.own, *values.items()))
 
 
-def entry_of(given: str | Method) -> Entry:
+def entries_of(given: str | Method | Sequence[str | Method] | Mapping[str, str | Method]) -> list[Entry]:
+    """The entries of texts and methods, in a dict by the names that they are to have."""
+    if isinstance(given, Mapping):
+        return [entry_of(one).called(name) for name, one in given.items()]
+    return [entry_of(one) for one in ([given] if isinstance(given, str | Method) else given)]
+
+
+def entry_of(given: object) -> Entry:
     """The entry of a text (``fedavg:lr=0.1``) or of a method."""
     if isinstance(given, str):
         return parse_entry(given)
+    given = method_of(given)  # or what is wrong with it
     cls = type(given)
     registered = name_of(given) in REGISTER and REGISTER[name_of(given)].cls is cls
     fields = dataclasses.fields(given)  # type: ignore[arg-type]
@@ -65,14 +85,14 @@ def entry_of(given: str | Method) -> Entry:
 def parse_entry(text: str) -> Entry:
     """``fedavg`` or ``fedavg:epochs=5,lr=0.1``; a key without a section is one of the method's.
 
-    A user's own is ``module:Class`` or ``module:Class:lr=0.1``.
+    A user's own is ``module:Class`` or ``module:Class:lr=0.1``. ``Ours=module:Class:lr=0.1`` is called "Ours".
     """
-    method, colon, rest = text.partition(":")
-    if colon and method not in REGISTER and "=" not in rest.partition(":")[0]:
-        attribute, colon, rest = rest.partition(":")
-        method = f"{method}:{attribute}"
+    name, equals, rest = text.partition("=")
+    if equals and ":" not in name:
+        return parse_entry(rest).called(name)
+    method, rest = split_name(text)
     own = []
-    for part in _COMMA.split(rest) if colon else []:
+    for part in COMMA.split(rest) if rest else []:
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"{text!r}: write settings after the method as {method}:key=value,key=value")
@@ -85,7 +105,7 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
     key, equals, values = text.partition("=")
     if not equals or not key.strip() or not values.strip():
         raise ConfigError(f"--sweep {text}: write it as section.key=value,value, such as --sweep method.lr=0.1,0.01")
-    return key.strip(), [parse_value(value.strip()) for value in _COMMA.split(values)]
+    return key.strip(), [parse_value(value.strip()) for value in COMMA.split(values)]
 
 
 def swept(entries: Sequence[Entry], sweep: Mapping[str, Sequence[Any]]) -> list[Entry]:

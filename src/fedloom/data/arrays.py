@@ -35,6 +35,7 @@ def from_arrays(
     """Make a table from arrays or tensors.
 
     * ``x``: the features, a row for each example, of any further shape. ``y``: the label or the targets of each row.
+      The columns of data frames keep their names.
     * ``clients``: the owner of each row, by a number or a name; none: nobody owns it yet.
     * ``task``: "classification", "binary", "multilabel", "regression", or "auto": as the labels look.
     * ``classes``: the names of the classes; labels are then these names or their numbers. None: the labels that occur.
@@ -78,6 +79,8 @@ def from_arrays(
         time=None if time is None else torch.from_numpy(np.array(array(time), dtype=np.float64)),
         published_split=None if test is None else torch.from_numpy(np.array(array(test), dtype=bool)),
         notes=notes,
+        feature_names=column_names(x) if values.ndim == 2 else (),
+        target_names=column_names(y) if kind == "regression" else (),
     ).check()
 
 
@@ -112,9 +115,24 @@ def from_clients(
                 f"{name!r}: client {client!r} has x of shape {x.shape} and {len(y)} targets; every client needs one "
                 f"target per row and rows of shape {xs[0].shape[1:]}"
             )
+    columns = {client: column_names(x) for client, (x, _) in pairs.items()}
+    first = next(iter(columns))
+    for client, names in columns.items():
+        if names != columns[first]:
+            raise DataError(
+                f"{name!r}: client {client!r} has the columns {some(names) or 'without names'}, client {first!r} has "
+                f"{some(columns[first]) or 'none with names'}; give all clients the same columns in the same order"
+            )
     table = from_arrays(np.concatenate(xs), np.concatenate(ys), task=task, classes=classes, name=name)
     owners = torch.from_numpy(np.repeat(np.arange(len(pairs)), [len(y) for y in ys]))
-    return replace(table, groups=owners, group_names=tuple(map(str, pairs)))
+    target = column_names(next(iter(pairs.values()))[1]) if table.task == "regression" else ()
+    return replace(
+        table,
+        groups=owners,
+        group_names=tuple(map(str, pairs)),
+        feature_names=columns[first] if table.x.ndim == 2 else (),
+        target_names=target,
+    )
 
 
 def some(names: Iterable[object]) -> str:
@@ -126,6 +144,14 @@ def some(names: Iterable[object]) -> str:
 def array(values: object) -> Array:
     """Anything like an array as NumPy has it."""
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+
+
+def column_names(values: object) -> tuple[str, ...]:
+    """The names that a data frame has for its columns, or a series for itself; nothing where they are mere numbers."""
+    columns = getattr(values, "columns", None)
+    names = [getattr(values, "name", None)] if columns is None else list(columns)
+    texts = tuple(name for name in names if isinstance(name, str))
+    return texts if len(texts) == len(names) else ()
 
 
 def _float32(values: Array) -> npt.NDArray[np.float32]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from fedloom.data.columns import Columns
 from fedloom.data.owners import NOBODY, Natural, Ownership, Pool
 from fedloom.data.partition import Partition, PartitionLike, make_partition
-from fedloom.data.register import load
+from fedloom.data.register import FILES, load
 from fedloom.data.scaling import Holders, scaled
 from fedloom.data.sizes import Whole
 from fedloom.data.splits import Labels, RoleClasses, Splitter, choose_roles, refuse_empty, share_published, split
@@ -67,7 +68,7 @@ def federate(
         data = fedloom.federate("digits", clients=10, partition="dirichlet", alpha=0.3, target=0.2)
         print(data.clients, data.splits["train"].sizes)
     """
-    table = (load(table) if isinstance(table, str) else table).check()
+    table = _table(table).check()
     plan, draw = make_partition(partition or default_partition(table), **options), Draw(seed)
     may_hold, blocks = RoleClasses(source_classes, target_classes), None
     if plan.columns is None:
@@ -114,6 +115,23 @@ def federate(
         units=table.units,
     )
     return _compact(data, owned)
+
+
+def _table(given: object) -> Table:
+    """The rows that are meant; what is none is refused in words."""
+    if isinstance(given, str) and Path(given).suffix in FILES:
+        raise ConfigError(
+            f"{given!r} is a file, of which nobody knows yet what its columns are: give "
+            f"fedloom.load_file({given!r}, label_column=…, client_column=…)"
+        )
+    if isinstance(given, str):
+        return load(given)
+    if not isinstance(given, Table):
+        raise ConfigError(
+            f"a {type(given).__name__} is no table of rows; make one with fedloom.from_arrays(x, y), from_clients or "
+            "load_file, or give the name of a data set"
+        )
+    return given
 
 
 def default_partition(table: Table) -> str:

@@ -69,20 +69,26 @@ STEPS: Register[Callable[..., Step]] = Register(
 )
 """The steps that have a name; what stands alone comes last."""
 find = SOURCES.find
+FILES = (".csv", ".gz", ".parquet", ".pq", ".npz")
+"""How the names of files end that can be read as tables."""
 
 
 def load(name: str, **options: object) -> Table:
     """Load a data set by its name.
 
-    * ``name``: "digits", another data set that fedloom knows (``fedloom data list``), or the import path of your own,
-      "package.module:function".
-    * ``options``: those of the data set's loader.
+    * ``name``: "digits", another data set that fedloom knows (``fedloom data list``), the import path of your own,
+      "package.module:function", or a .csv, .parquet or .npz file.
+    * ``options``: those of the data set's loader; of a file those of ``load_file``, such as ``label_column="died"``.
 
     The result is a Table, from which ``federate`` makes clients. Published files are fetched when first needed.
 
         table = fedloom.load("digits")
         print(len(table.y), table.classes)
     """
+    if Path(name).suffix in FILES:
+        from fedloom.data.files import load_file
+
+        return load_file(name, **options)  # type: ignore[arg-type]
     source = find(name)
     for option in options:
         if option not in source.options:

@@ -16,7 +16,7 @@ from fedloom.federation.encoding import Encoding
 from fedloom.federation.scale import Scale
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Table:
     """Features ``x`` and targets ``y`` of all rows, and what is known of where they come from.
 
@@ -53,6 +53,13 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def __repr__(self) -> str:
+        shape = "×".join(map(str, self.x.shape[1:]))
+        owned = (
+            "" if self.groups is None else f", {len(self.group_names or set(self.groups.tolist())):,} natural clients"
+        )
+        return f"Table({self.name!r}: {self.task}, {len(self):,} rows of {shape}{owned})"
 
     @property
     def labels(self) -> Tensor | None:

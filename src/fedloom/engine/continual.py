@@ -24,7 +24,8 @@ from fedloom.errors import ConfigError, RunError
 from fedloom.execution import Serial, one_thread
 from fedloom.federation.metrics import higher_is_better
 from fedloom.federation.problem import Problem
-from fedloom.methods import Method, name_of
+from fedloom.methods import Method, method_of, name_of
+from fedloom.report.progress import shown
 from fedloom.storage.folder import CONFIG, HISTORY, MATRIX, SUMMARY, TASK, RunFolder
 from fedloom.storage.history import History, Row
 from fedloom.storage.saved import SavedModel, open_saved, refuse_other_model, shapes_of
@@ -52,8 +53,8 @@ class Task:
 
     problem: Problem
     """What is learnt."""
-    method: Method
-    """By which method."""
+    method: Method | str
+    """By which method: an object, or a name such as "fedavg" or "fedavg:lr=0.1"."""
     name: str = ""
     """What the task is called; "": by its number."""
     how: dict[str, Any] = field(default_factory=dict)
@@ -91,7 +92,7 @@ class Lesson:
 
 def train_tasks(
     tasks: Sequence[Task | Problem],
-    method: Method | None = None,
+    method: Method | str | None = None,
     *,
     start: Start = "previous",
     names: Sequence[str] | None = None,
@@ -101,13 +102,13 @@ def train_tasks(
     force_settings: bool = False,
     config: dict[str, Any] | None = None,
     label: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     **how: Any,
 ) -> Run:
     """Learn one task after the other, and evaluate the model on all tasks after each.
 
     * ``tasks``: problems with the same model, or Task objects, which have a method and arguments of their own.
-    * ``method``: the method for tasks that are problems.
+    * ``method``: the method for tasks that are problems, or its name.
     * ``how``: for these, the further arguments of ``train``, such as ``rounds``, ``seed`` and ``select``.
     * ``start``: the initial model of each task after the first: that of the task before ("previous") or a fresh one
       ("fresh"). Either way the model of the task before is the prior θ_p.
@@ -117,7 +118,8 @@ def train_tasks(
     * ``force_settings``: go on also where settings, data or files were changed since, and write that down.
     * ``config``: what the folder says of the settings; none: as much as can be said of objects.
     * ``label``: what the sequence is called in reports; none: as its method.
-    * ``progress``: called after every round, counted over all tasks, with its row of the history and their number.
+    * ``progress``: whether a bar shows the rounds; none: on a terminal and in a notebook. Or your own function, which
+      is called after every round, counted over all tasks, with its row of the history and their number.
 
     The result is the Run of all tasks together: the model after the last, the history with the clocks going on, and
     ``run.matrix``, which has what was forgotten and transferred.
@@ -128,7 +130,9 @@ def train_tasks(
         print(run.matrix.forgetting)
     """
     lessons = Lessons(_lessons(_tasks(tasks, method, names, how)), start, config, label)
-    return lessons.run(out, force=force, resume=resume, force_settings=force_settings, progress=progress)
+    title = lessons.label or name_of(lessons.tasks[-1].setting.method) if lessons.tasks else ""
+    with shown(progress, title) as follow:
+        return lessons.run(out, force=force, resume=resume, force_settings=force_settings, progress=follow)
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,7 +333,7 @@ class _Sequence:
 
 
 def _tasks(
-    tasks: Sequence[Task | Problem], method: Method | None, names: Sequence[str] | None, how: dict[str, Any]
+    tasks: Sequence[Task | Problem], method: Method | str | None, names: Sequence[str] | None, how: dict[str, Any]
 ) -> list[Task]:
     """All as tasks that have a name."""
     if names is not None and len(names) != len(tasks):
@@ -352,7 +356,9 @@ def _lessons(tasks: list[Task]) -> list[Lesson]:
         if not isinstance(task.how.get("executor", "auto"), str):
             raise ConfigError("tasks in sequence take an executor by its name, for each has its own")
         before = {"prior": fresh_model(task.problem, task.how.get("seed", 0))} if found else {}
-        run = prepare(task.problem, task.method, config=task.config, **{**task.how, **before})
+        method = method_of(task.method)
+        how = {"rounds": method.default_rounds, **task.how, **before}
+        run = prepare(task.problem, method, config=task.config, **how)
         found.append(Lesson(task.name, run))
     return found
 

@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -33,19 +33,22 @@ from fedloom.engine.setting import Setting
 from fedloom.errors import Deserted, FedloomError, RunError
 from fedloom.execution import Executor, Remote, executor_for, one_thread
 from fedloom.federation.metrics import higher_is_better, metrics_for
+from fedloom.federation.model import Model
 from fedloom.federation.networks import Recipe
 from fedloom.federation.problem import Problem
 from fedloom.federation.streams import Stream
-from fedloom.methods import Method, name_of
+from fedloom.fields import checked
+from fedloom.methods import Method, method_of, name_of
 from fedloom.methods.method import ServerMethod
 from fedloom.prediction import ModelCard, Predictor, decision_of
+from fedloom.report.progress import shown
 from fedloom.storage import checkpoint
 from fedloom.storage.belonging import hashes
 from fedloom.storage.files import plain
 from fedloom.storage.folder import CARD, DATA, HISTORY, MATRIX, SUMMARY, RunFolder, theta_sha256
 from fedloom.storage.history import History, Row, as_frame
 from fedloom.storage.meta import check_meta
-from fedloom.storage.saved import open_saved, refuse_other_model, shapes_of
+from fedloom.storage.saved import open_saved, refuse_other_model, saved_model, shapes_of
 from fedloom.storage.seal import Seal, opened, sealed
 from fedloom.storage.store import MemoryStore, open_latest
 from fedloom.types import State, Vector
@@ -53,6 +56,7 @@ from fedloom.types import State, Vector
 if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
+    from plotly.graph_objects import Figure
 
 Progress = Callable[[Row, int], None]
 Spread = dict[str, dict[str, float]]
@@ -72,7 +76,7 @@ class Interrupted(FedloomError):
         self.folder, self.completed = folder, completed
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Run:
     """What came of a run.
 
@@ -130,6 +134,33 @@ class Run:
         """The history as a data frame: a row a round, columns such as "accuracy" and "bytes_up"."""
         return as_frame(self.history)
 
+    def plot(
+        self,
+        kind: Literal["curves", "clients", "participation", "fleet", "tasks"] = "curves",
+        metric: str | None = None,
+        **how: Any,
+    ) -> Figure:
+        """The run as a plotly figure, which a notebook shows and ``write_html`` keeps.
+
+        * ``kind``: learning "curves"; the "clients" at the end; what became of replies ("participation"); the "fleet"
+          in simulated time; "tasks" in sequence.
+        * ``metric``: the metric of curves and clients; none: the primary one.
+        * ``how``: of curves what they are drawn against (``x="bytes"``) and the ``statistic``; of others the ``view``.
+        """
+        from fedloom.report.notebook import draw, grouped
+
+        return draw(grouped({str(self.summary.get("label", "run")): [self]}), kind, metric, **how)
+
+    def __repr__(self) -> str:
+        from fedloom.report.notebook import run_text
+
+        return f"Run({run_text(self.summary, self.folder)})"
+
+    def _repr_html_(self) -> str:
+        from fedloom.report.notebook import run_html
+
+        return run_html(self.summary, self.folder)
+
 
 def load_run(folder: str | Path, kept: bool = True) -> Run:
     """Read a run that is done from its folder.
@@ -151,11 +182,22 @@ def load_run(folder: str | Path, kept: bool = True) -> Run:
     return Run(saved.theta, saved.state, rows, summary, path if kept else None, list(saved.notes), matrix)
 
 
+def _hyper_parameter(name: str, given: Mapping[str, Any]) -> str:
+    """How a hyper-parameter is given, for a call that has it as an argument of its own."""
+    method = method_of(given["method"]) if "method" in given else None
+    known = [] if method is None else [field.name for field in dataclasses.fields(method)]  # type: ignore[arg-type]
+    if method is None or name not in known:
+        return ""
+    cls = type(method).__name__
+    return f"it is a hyper-parameter of the method: {cls}({name}=…), or '{name_of(method)}:{name}=…'"
+
+
+@checked(itself=("method",), elsewhere=_hyper_parameter)
 def train(
     problem: Problem,
-    method: Method,
+    method: Method | str,
     *,
-    rounds: int,
+    rounds: int | None = None,
     seed: int = 0,
     select: Selection | int | None = None,
     schedule: Schedule | Literal["rounds", "async"] | None = None,
@@ -168,15 +210,15 @@ def train(
     ray_address: str | None = None,
     stack: int | None = None,
     on_error: Literal["stop", "drop"] = "stop",
-    prior: Vector | None = None,
-    theta0: Vector | None = None,
+    prior: Vector | Run | str | Path | None = None,
+    theta0: Vector | Run | str | Path | None = None,
     out: str | Path | None = None,
     force: bool = False,
     resume: bool = False,
     force_settings: bool = False,
     config: dict[str, Any] | None = None,
     label: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     checkpoint_seconds: float = 30.0,
     checkpoint_every: int | None = None,
 ) -> Run:
@@ -184,8 +226,9 @@ def train(
 
     What is trained:
 
-    * ``problem``: the clients' data, the model and the loss. ``method``: the method with its hyper-parameters.
-    * ``rounds``: how many rounds at most. ``seed``: of everything that is random.
+    * ``problem``: the clients' data, the model and the loss.
+    * ``method``: the method with its hyper-parameters, ``FedAvg(lr=0.1)``, or its name, "fedavg" or "fedavg:lr=0.1".
+    * ``rounds``: how many rounds at most; none: the method's default. ``seed``: of everything that is random.
     * ``select``: who takes part: a number of clients each round, a Selection, or none for everybody.
     * ``schedule``: whether the server waits for them ("rounds") or takes replies as they arrive ("async"); none: the
       method's default. A Schedule also says what ends the run early.
@@ -193,8 +236,8 @@ def train(
     * ``stream``: how the clients' training rows arrive; none: all are there.
     * ``channel``: what messages go through, such as a quantisation; none: they arrive as they were sent.
     * ``evaluate``: one Evaluation or several; none: the default one; an empty list: nothing is evaluated.
-    * ``prior``: θ_p, the model of an earlier run, for methods that hold on to one.
-    * ``theta0``: the model to start from; none: as the model's own initialisation draws it for the seed.
+    * ``prior``: θ_p, the model of an earlier run, for methods that hold on to one: a vector, a Run, or its folder.
+    * ``theta0``: the model to start from, likewise; none: as the model's own initialisation draws it for the seed.
     * ``on_error``: a client that fails, or answers with NaN, ends the run ("stop") or is left out ("drop").
 
     Where the work is done, on which the result does not depend:
@@ -211,7 +254,8 @@ def train(
     * ``checkpoint_seconds``: seconds between checkpoints. ``checkpoint_every``: rounds between them, instead.
     * ``config``: what the folder says of the settings; none: as much as can be said of objects.
     * ``label``: what the run is called in reports; none: as its method.
-    * ``progress``: called after every round with its row of the history and the number of rounds.
+    * ``progress``: whether a bar shows the rounds; none: on a terminal and in a notebook. Or your own function, which
+      is called after every round with its row of the history and the number of rounds.
 
     The result is a Run: the model, the server's state, the history (also as a data frame) and a summary.
 
@@ -220,10 +264,11 @@ def train(
         run = fedloom.train(problem, fedloom.FedAvg(lr=0.1), rounds=5, select=10)
         print(run.frame()["accuracy"])
     """
+    chosen = method_of(method)
     prepared = prepare(
         problem,
-        method,
-        rounds=rounds,
+        chosen,
+        rounds=chosen.default_rounds if rounds is None else rounds,
         seed=seed,
         select=select,
         schedule=schedule,
@@ -236,14 +281,15 @@ def train(
         ray_address=ray_address,
         stack=stack,
         on_error=on_error,
-        prior=prior,
-        theta0=theta0,
+        prior=_vector(prior, problem.model),
+        theta0=_vector(theta0, problem.model),
         config=config,
         label=label,
         checkpoint_seconds=checkpoint_seconds,
         checkpoint_every=checkpoint_every,
     )
-    return prepared.run(out, force=force, resume=resume, force_settings=force_settings, progress=progress)
+    with shown(progress, prepared.label or name_of(chosen)) as follow:
+        return prepared.run(out, force=force, resume=resume, force_settings=force_settings, progress=follow)
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,6 +378,15 @@ def prepare(problem: Problem, method: Method, *, rounds: int, **how: Any) -> Pre
     setting = Setting.of(problem, method, **how)
     setting.check()
     return Prepared(setting, rounds, **own)
+
+
+def _vector(given: Vector | Run | str | Path | None, model: Model) -> Vector | None:
+    """The model that is meant: a vector, a run's, or that of a run's folder."""
+    if isinstance(given, str | Path):
+        saved = saved_model(given)
+        saved.refuse_other(model)
+        return saved.theta
+    return given.theta if isinstance(given, Run) else given
 
 
 def _engine(setting: Setting, executor: Executor, store: MemoryStore) -> Engine:

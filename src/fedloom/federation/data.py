@@ -23,7 +23,7 @@ HALVES = ("support", "query")
 """The splits that are made of training rows, beside "train" itself."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FederatedData:
     """Rows ``x``, ``y`` of all clients, and for every split the rows that each client owns.
 
@@ -66,6 +66,10 @@ class FederatedData:
     y_scale: Scale | None = None
     encoding: Encoding | None = None
     units: Scale | None = None
+
+    def __repr__(self) -> str:
+        rows, shape = int(self.splits["train"].sizes.sum()), "×".join(map(str, self.x.shape[1:]))
+        return f"FederatedData({self.name!r}: {self.task}, {self.clients:,} clients, {rows:,} training rows of {shape})"
 
     @property
     def clients(self) -> int:

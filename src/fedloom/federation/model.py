@@ -79,6 +79,9 @@ class Model:
         self._singles: dict[tuple[int, ...], str | None] = {}
         self._fixed = {name: t.detach() for name, t in named if t.is_floating_point() and name not in self.slices}
 
+    def __repr__(self) -> str:
+        return f"Model({type(self.module).__name__}, {self.n:,} parameters)"
+
     def __reduce__(self) -> tuple[type[Model], tuple[Callable[[], nn.Module]]]:
         return Model, (self.build,)  # another process builds its own module instead of sharing this one's tensors
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -302,12 +304,29 @@ class Recipe:
         refuse_larger(_COPIES * size, what, "Choose a smaller model.", ConfigError)
 
 
-def build_model(name: str, data: FederatedData, **options: Any) -> Model:
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A user's own module, or what builds one, as something that builds it: each time a copy with the same weights."""
+
+    module: nn.Module | Callable[[], nn.Module]
+
+    def __call__(self) -> nn.Module:
+        made = copy.deepcopy(self.module) if isinstance(self.module, nn.Module) else self.module()
+        if not isinstance(made, nn.Module):
+            raise ModelError(f"{self.module!r} gives a {type(made).__name__}; it must give a torch.nn.Module")
+        return made
+
+
+def build_model(
+    name: str | nn.Module | Callable[..., nn.Module], data: FederatedData | None = None, **options: Any
+) -> Model:
     """Build the model of that name, or the user's own, with the inputs and outputs that the data need.
 
-    * ``name``: "linear", "mlp", "lenet", "cnn", "lstm", "transformer", or the import path of a callable,
-      "package.module:callable", which is given the shape of a row, the number of outputs and the options.
-    * ``data``: the federation that the model is for.
+    * ``name``: "linear", "mlp", "lenet", "cnn", "lstm", "transformer", or a callable, "package.module:callable",
+      which is given the shape of a row, the number of outputs and the options. Or a ``torch.nn.Module``, whose weights
+      are then the first ones for every seed; or a function or class that gives one, called with (shape, outputs,
+      options) where data are given, else without arguments.
+    * ``data``: the federation that the model is for; a module needs none.
     * ``options``: those of the network, such as ``hidden=[64]`` of an mlp.
 
     The result is a Model.
@@ -316,7 +335,20 @@ def build_model(name: str, data: FederatedData, **options: Any) -> Model:
         model = fedloom.build_model("mlp", data, hidden=[16])
         print(model.n, "parameters")
     """
-    recipe = Recipe(name, tuple(data.x.shape[1:]), data.outputs, options)
+    if isinstance(name, nn.Module):
+        if options:
+            raise ConfigError(f"{', '.join(options)}: a module is built already; options are those of a network's name")
+        return Model(Given(name))
+    if data is None:
+        if isinstance(name, str):
+            raise ConfigError(f"build_model needs the data that the model is for: build_model({name!r}, data)")
+        return Model(Given(functools.partial(name, **options)))
+    if not isinstance(data, FederatedData):
+        raise ConfigError(f"build_model needs the data of a federation, not {data!r}; make one with fedloom.federate")
+    shape = tuple(data.x.shape[1:])
+    if not isinstance(name, str):
+        return Model(Given(functools.partial(name, shape, data.outputs, **options)))
+    recipe = Recipe(name, shape, data.outputs, options)
     recipe.refuse_larger()
     return Model(recipe)
 

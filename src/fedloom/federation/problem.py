@@ -52,6 +52,9 @@ class Problem:
         self.kernel = kernel_for(model, self.loss, dtype, self.x[:1], self.y[:1])
         self._forget()
 
+    def __repr__(self) -> str:
+        return f"Problem({self.data!r}, {self.model!r}, loss {self.loss.name!r}, {self.dtype})"
+
     def __getstate__(self) -> dict[str, Any]:
         """Without the kernel and what was worked out for it: they belong to one process."""
         return {key: value for key, value in self.__dict__.items() if key not in ("kernel", "spectra", "parties")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fedloom.methods.given import method_of as method_of
 from fedloom.methods.method import Context as Context
 from fedloom.methods.method import Method as Method
 from fedloom.methods.method import NodeMethod as NodeMethod

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, get_type_hints
+from typing import TYPE_CHECKING, Literal, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Reduce, Replies
 from fedloom.federation.schedules import is_schedule
 from fedloom.fields import unfit_fields
+from fedloom.register import hint
 from fedloom.types import Memory, Message, State, Vector
 
 Ints = npt.NDArray[np.int64]
@@ -68,6 +70,19 @@ class Method(ABC):
         method = fedloom.FedAvg(lr=0.1, epochs=2)
         print(method.layout, method.evaluates, method.default_rounds, method.exact)
     """
+
+    if not TYPE_CHECKING:  # a type checker reads the dataclass
+
+        def __new__(cls, *values, **settings):
+            """Refuses a hyper-parameter that the method does not have in the words of the command line."""
+            known = inspect.signature(cls.__init__).parameters
+            if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+                known = settings
+            for name in settings:
+                if name not in known:
+                    known = [parameter for parameter in known if parameter != "self"]
+                    raise ConfigError(f"{cls.__name__} has no hyper-parameter {name!r}; {hint(name, known)}")
+            return super().__new__(cls)
 
     @property
     def layout(self) -> Layout:
