@@ -70,7 +70,7 @@ class Fitted:
 
     def outputs(self, x: Array, who: npt.NDArray[np.int64] | None) -> Tensor:
         """What the model says of rows of these clients; -1, or nobody at all: the common model."""
-        rows = torch.from_numpy(x)
+        rows = torch.from_numpy(np.array(x))  # torch wants to be able to write
         if self.x_scale is not None:
             rows = self.x_scale.scaled(rows, torch.zeros(len(rows), dtype=torch.int64))
         rows = rows.to(self.theta.dtype)
@@ -266,7 +266,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             who = np.array([known.get(name, -1) for name in names.tolist()], dtype=np.int64)[given]
         if fitted.product != "global":
             self._refuse_strangers(who)
-        out = fitted.outputs(np.ascontiguousarray(x), who).double()
+        out = fitted.outputs(x, who).double()
         if fitted.y_scale is not None:
             out = fitted.y_scale.original(out, torch.zeros(len(out), dtype=torch.int64))
         return out

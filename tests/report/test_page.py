@@ -446,3 +446,32 @@ def test_a_browser_runs_no_script_that_a_user_smuggled_in(name, make_run, tmp_pa
     dom, complaints = browse(out, tmp_path / "profile")
     assert complaints == []
     assert dom.count("js-plotly-plot") >= 4
+
+
+NO_FIGURE = """<script>
+addEventListener("error", (event) => { document.body.dataset.failed = event.message; });
+const [metric, view] = ["metric", "view"].map((key) => document.querySelector(`[data-chart=clients][data-key=${key}]`));
+const choose = (select, value) => { select.value = value; select.dispatchEvent(new Event("change")); };
+choose(view, "size");
+choose(metric, "loss");
+document.body.dataset.view = view.value;
+document.body.dataset.disabled = [...view.options].filter((each) => each.disabled).map((each) => each.value).join();
+choose(metric, "accuracy");
+document.body.dataset.after = [...view.options].filter((each) => each.disabled).length;
+</script></body>"""
+
+
+@in_browser
+def test_a_choice_for_which_there_is_no_figure_cannot_be_made(comparison, tmp_path):
+    text = write_report(comparison, tmp_path / "r.html").read_text(encoding="utf-8")
+    start = text.index(">", text.index('id="payload"')) + 1
+    end = text.index("</script>", start)
+    payload = json.loads(text[start:end])
+    del payload["charts"]["clients"]["figures"]["loss size"]
+    text = text[:start] + json.dumps(payload).replace("<", "\\u003c") + text[end:]
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text).replace("</body>", NO_FIGURE)
+    page = tmp_path / "probed.html"
+    page.write_text(text, encoding="utf-8")
+    (body,) = [each for tag, each in Page(browse(page, tmp_path / "profile")[0]).tags if tag == "body"]
+    assert "data-failed" not in body
+    assert (body["data-view"], body["data-disabled"], body["data-after"]) == ("box", "size", "0")

@@ -35,7 +35,7 @@ def test_a_spread_has_the_unit_and_decimals_of_its_mean():
     assert spread_text(plain, 0.912, 0.0123) == "± 0.012"
     assert spread_text(plain, 0.912, 0.0001) == "± <0.001"
     assert spread_text(sized, 12_300_000, 145_000) == "± 0.1"
-    assert spread_text(plain, 0.912, None) == "± –"
+    assert spread_text(plain, 0.912, None) == ""
     assert spread_text(plain, 1.0, float("nan")) == "± not finite"
 
 

@@ -31,7 +31,7 @@ def compare(
     ctx: typer.Context,
     methods: Annotated[
         list[str],
-        typer.Argument(metavar="METHOD…", help="Methods, each perhaps with settings: fedavg:epochs=5,lr=0.1."),
+        typer.Argument(metavar="METHOD…", help="Methods, perhaps with settings and a name: Ours=fedavg:lr=0.1."),
     ],
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="An experiment file to start from.")] = None,
     sets: Sets = None,
@@ -98,11 +98,13 @@ def _run_all(comparison: Comparison, folder: Path, console: Console, force: bool
 def _conclude(comparison: Comparison, folder: Path, console: Console, target: float | None, report: bool) -> None:
     """The table, compare.json, the page."""
     from fedloom.comparison.protocol import SAME_ROWS
-    from fedloom.report import rich_table
+    from fedloom.report import rich_table, verdict
     from fedloom.report.lead import evaluated
 
     groups, goal = comparison.conclude(folder, target)
     console.print(rich_table(groups, goal, console.width))
+    for line in verdict(groups):
+        say(console, line)
     if said := evaluated(groups):
         say(console, said)
     if len(groups) > len({group.runs[0].method for group in groups}):

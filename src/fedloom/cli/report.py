@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedloom.cli.display import make_console, say
+from fedloom.errors import ConfigError
 
 
 def report(
@@ -16,10 +17,18 @@ def report(
     title: Annotated[str | None, typer.Option(help="The page's title.")] = None,
     target: Annotated[float | None, typer.Option(help="A value to be reached: adds when it was.")] = None,
     metric: Annotated[str | None, typer.Option(help="The metric of the target; the primary one unless given.")] = None,
+    table: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Also the table: .tex, .csv or .md; may be given again.")
+    ] = None,
 ) -> None:
     """Make one self-contained HTML page out of one run or several, and print their table."""
-    from fedloom.report import find_runs, group_runs, make_target, rich_table, write_report
+    from fedloom.report import find_runs, group_runs, make_target, rich_table, verdict, write_report, write_table
+    from fedloom.report.export import KINDS, check_kind
 
+    if out is not None and out.suffix in KINDS:
+        raise ConfigError(f"--out {out} is the HTML page; a table as {out.suffix} is written by --table {out}")
+    for path in table or []:
+        check_kind(path)
     file = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
     written = write_report(paths, file, title, target=target, metric=metric)
     runs = find_runs(paths)
@@ -27,5 +36,10 @@ def report(
     for run in runs:
         for line in run.misfits:
             say(console, f"note: {run.folder}: {line}", "yellow")
-    console.print(rich_table(groups, make_target(groups, target, metric), console.width))
+    goal = make_target(groups, target, metric)
+    console.print(rich_table(groups, goal, console.width))
+    for line in verdict(groups):
+        say(console, line)
+    for path in table or []:
+        say(console, f"table: {write_table(groups, path, goal)}")
     say(console, f"report: {written}")

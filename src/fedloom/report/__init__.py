@@ -7,6 +7,7 @@ figures.
 """
 
 from fedloom.report.continual import task_picture
+from fedloom.report.export import write_table
 from fedloom.report.features import feature_picture
 from fedloom.report.fleet import fleet_picture
 from fedloom.report.groups import Group, Target, direction, group_runs, metric_names
@@ -15,6 +16,7 @@ from fedloom.report.page import html_table, make_target, write_report
 from fedloom.report.plots import client_spread, learning_curves, participation_chart
 from fedloom.report.runs import RunRecord, find_runs, read_run
 from fedloom.report.table import rich_table, rows
+from fedloom.report.verdict import verdict
 
 __all__ = [
     "Group",
@@ -36,5 +38,7 @@ __all__ = [
     "rich_table",
     "rows",
     "task_picture",
+    "verdict",
     "write_report",
+    "write_table",
 ]

@@ -10,6 +10,7 @@ from fedloom.report.again import resume_command
 from fedloom.report.data import data_name, data_text
 from fedloom.report.groups import Group, direction, every_run, mean_and_std, metric_names
 from fedloom.report.runs import RunRecord, section
+from fedloom.report.table import is_bound
 from fedloom.report.words import lower_first, name_text, plain, plural, range_text, sized, spread_text, text, timed
 
 _MOST_NOTICES = 6
@@ -149,7 +150,8 @@ def _unfinished(run: RunRecord) -> Notice:
 
 def _metric_card(groups: Sequence[Group], metric: str, statistic: str, what: str) -> Card | None:
     """A metric at the end; of several groups, the best one's."""
-    found = [(*mean_and_std(group.finals(metric, statistic)), group) for group in groups]
+    usable = [group for group in groups if not is_bound(group)] or groups
+    found = [(*mean_and_std(group.finals(metric, statistic)), group) for group in usable]
     known = [(mean, std, group) for mean, std, group in found if mean is not None]
     if not known:
         return None

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 NOT_REACHED = "not reached"
+BOUND = "central"
+"""The method that pools all rows: what it reaches is a bound, for who may do that needs no federation."""
 _SPREAD = {"std": "Spread over clients", "worst_tenth": "Worst tenth"}
 _CLOCKS = (
     ("bytes_up", "Bytes up", sized),
@@ -70,7 +72,8 @@ class Cell:
             return ""
         some = [f"({self.known} of {self.runs})"] * (self.known < self.runs)
         quiet = self.column.heading in ("cost", "target") and not self.std
-        return " ".join(some if quiet else [spread_text(self.column.kind, self.mean, self.std), *some])
+        spread = "" if quiet else spread_text(self.column.kind, self.mean, self.std)
+        return " ".join([*([spread] if spread else []), *some])
 
     @property
     def text(self) -> str:
@@ -103,14 +106,14 @@ def columns(groups: Sequence[Group], target: Target | None = None) -> list[Colum
 def cells(groups: Sequence[Group], target: Target | None = None) -> list[list[Cell]]:
     """The table's body, one list for each group; the best of each column among groups on the same data is marked."""
     found = []
-    contests = [_contest(group) for group in groups]
+    contests = [contest_of(group) for group in groups]
     for column in columns(groups, target):
         line = [_cell(column, group) for group in groups]
-        best = {contest: _best(line, contests, contest) for contest in contests}
+        best = {contest: _best(line, contests, contest, groups) for contest in contests}
         found.append(
             [
-                replace(cell, best=cell.mean is not None and cell.mean == best[contest])
-                for cell, contest in zip(line, contests, strict=True)
+                replace(cell, best=best[contest] is not None and cell.value == best[contest] and not is_bound(group))
+                for cell, contest, group in zip(line, contests, groups, strict=True)
             ]
         )
     return [list(row) for row in zip(*found, strict=True)]
@@ -208,19 +211,29 @@ def _cell(column: Column, group: Group) -> Cell:
     return Cell(column, mean, std, len(values), len(group.runs))
 
 
-def _contest(group: Group) -> str:
+def contest_of(group: Group) -> str:
     """Groups compete where data and evaluated rows are the same, each with its own model."""
     flat, told = settings(group.runs[0].config), group.runs[0].judged
     rows = [(key, str(told.get(key))) for key in ("on", "split")]
     return repr([*rows, *((key, flat[key]) for key in sorted(flat) if key.partition(".")[0] == "data")])
 
 
-def _best(column: list[Cell], contests: list[str], contest: str) -> float | None:
-    means = [cell.mean for cell, other in zip(column, contests, strict=True) if other == contest]
-    known = [mean for mean in means if mean is not None and math.isfinite(mean)]
-    if len(means) < 2 or not known or column[0].column.better is None:
+def is_bound(group: Group) -> bool:
+    """Whether it pools all rows: a bound, and nothing that could be chosen."""
+    return group.runs[0].method == BOUND
+
+
+def _best(column: list[Cell], contests: list[str], contest: str, groups: Sequence[Group]) -> str | None:
+    """The best value as it is written, among those that compete: what looks equal is marked equally."""
+    cells = [
+        cell
+        for cell, other, group in zip(column, contests, groups, strict=True)
+        if other == contest and not is_bound(group)
+    ]
+    known = [(cell.mean, cell.value) for cell in cells if cell.mean is not None and math.isfinite(cell.mean)]
+    if len(cells) < 2 or not known or column[0].column.better is None:
         return None
-    return max(known) if column[0].column.better == "up" else min(known)
+    return (max if column[0].column.better == "up" else min)(known)[1]
 
 
 def _make_way(shown: list[tuple[Cell, ...]], width: float) -> list[str]:

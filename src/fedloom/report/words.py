@@ -96,9 +96,9 @@ def text(kind: Kind, value: float | None) -> str:
 
 
 def spread_text(kind: Kind, mean: float, std: float | None) -> str:
-    """What follows a mean: "± 0.012", in the mean's unit and decimals; "± –" where there is nothing to spread."""
+    """What follows a mean: "± 0.012", in the mean's unit and decimals; nothing where there is nothing to spread."""
     if std is None:
-        return f"± {MISSING}"
+        return ""
     finite = math.isfinite(mean) and math.isfinite(std)
     return f"± {kind(mean).text(std, unit=False)}" if finite else "± not finite"
 

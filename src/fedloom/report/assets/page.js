@@ -17,11 +17,13 @@
   };
   const faint = (hex) => `rgba(${[1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)).join(",")},0.16)`;
 
+  const key = (chart, choice) => chart.keys.map((each) => choice[each]).join(" ");
+
   // The figure for what is chosen: one of several that are ready, or the one frame with the chosen numbers in it.
   function chosen(name, chart) {
     const choice = Object.fromEntries(chart.keys.map((key) => [key, control(name, key).value]));
     if (chart.figures) {
-      return structuredClone(chart.figures[chart.keys.map((key) => choice[key]).join(" ")]);
+      return structuredClone(chart.figures[key(chart, choice)]);
     }
     const figure = structuredClone(chart.figure);
     const axis = chart.axes[choice.x];
@@ -92,7 +94,23 @@
   // A statistic that the chosen metric does not have cannot be chosen; the scale follows the metric.
   function settle(name) {
     const chart = payload.charts[name];
-    if (!chart.lines) return;
+    if (chart.figures) {
+      // What was chosen first stays; of the choices after it those cannot be chosen for which there is no figure.
+      const choice = Object.fromEntries(chart.keys.map((each) => [each, control(name, each).value]));
+      for (const [at, each] of chart.keys.entries()) {
+        const known = (value) => Object.keys(chart.figures).some((figure) => {
+          const start = [...chart.keys.slice(0, at).map((before) => choice[before]), value].join(" ");
+          return figure === start || figure.startsWith(`${start} `);
+        });
+        const element = control(name, each);
+        for (const option of element.options) option.disabled = !known(option.value);
+        if (!known(choice[each])) {
+          element.value = [...element.options].find((option) => !option.disabled).value;
+          choice[each] = element.value;
+        }
+      }
+      return;
+    }
     const lines = chart.lines[control(name, "name").value];
     const statistic = control(name, "statistic");
     for (const option of statistic.options) option.disabled = !(option.value in lines);
@@ -145,7 +163,7 @@
     settle(name);
     for (const element of controls(name)) {
       element.addEventListener("change", () => {
-        if (element.dataset.key === "name") settle(name);
+        if (element.dataset.key === "name" || payload.charts[name].figures) settle(name);
         draw(name);
       });
     }

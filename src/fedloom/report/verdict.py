@@ -1,0 +1,177 @@
+"""What a comparison says, in words: the best method that can be used, by how much, how surely, for whom it is worse.
+
+Differences are paired: of the same clients of the same seed, and of the same seed. Intervals are Student's, at 95 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedloom.report.groups import Group, direction, mean_and_std, metric_names
+from fedloom.report.runs import RunRecord, client_name, number, section
+from fedloom.report.table import contest_of, is_bound
+from fedloom.report.words import lower_first, name_text, plain, plural, text
+
+ALONE = "local"
+"""The method in which every client is alone: who is worse off than that has no reason to take part."""
+_LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The mean of some paired differences, and where it lies at 95 %; of a single one nobody knows."""
+
+    mean: float
+    count: int
+    half: float | None = None
+
+    @staticmethod
+    def of(differences: Sequence[float]) -> Interval:
+        """Student's t for the mean of these differences."""
+        values = np.asarray(differences, dtype=np.float64)
+        mean = float(values.mean())
+        if len(values) < 2:
+            return Interval(mean, len(values))
+        from scipy.stats import t
+
+        half = float(t.ppf((1 + _LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+        return Interval(mean, len(values), half)
+
+    @property
+    def sure(self) -> bool:
+        """Whether zero is outside: the difference is not by chance alone."""
+        return self.half is not None and abs(self.mean) > self.half
+
+    @property
+    def words(self) -> str:
+        """ "+0.012, from +0.004 to +0.020"."""
+        if self.half is None:
+            return _signed(self.mean)
+        return f"{_signed(self.mean)}, from {_signed(self.mean - self.half)} to {_signed(self.mean + self.half)}"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One group beside another: how much better it is, by client and by seed (above 0: better)."""
+
+    clients: dict[str, float]
+    seeds: dict[int, float]
+
+    @staticmethod
+    def of(one: Group, other: Group, metric: str) -> Pair:
+        """Of each client that both evaluated with the same seed the difference, mean over seeds; and of each seed."""
+        sign = -1.0 if direction(metric) == "down" else 1.0
+        by_client: dict[str, list[float]] = {}
+        by_seed: dict[int, float] = {}
+        others = {run.seed: run for run in other.runs if run.seed is not None}
+        for run in one.runs:
+            if run.seed is None or run.seed not in others:
+                continue
+            beside = others[run.seed]
+            mine, theirs = _by_client(run, metric), _by_client(beside, metric)
+            for client in mine.keys() & theirs.keys():
+                by_client.setdefault(client, []).append(sign * (mine[client] - theirs[client]))
+            values = run.final(metric), beside.final(metric)
+            if values[0] is not None and values[1] is not None and all(map(math.isfinite, values)):  # type: ignore[arg-type]
+                by_seed[run.seed] = sign * (values[0] - values[1])
+        return Pair({client: float(np.mean(some)) for client, some in sorted(by_client.items())}, by_seed)
+
+    @property
+    def intervals(self) -> dict[str, Interval]:
+        """Over clients and over seeds, where there are at least two of them."""
+        found = {"client": list(self.clients.values()), "seed": list(self.seeds.values())}
+        return {what: Interval.of(values) for what, values in found.items() if len(values) > 1}
+
+    @property
+    def sure(self) -> bool:
+        """Whether every interval that there is has zero outside; where there is none, nothing is sure."""
+        return bool(self.intervals) and all(interval.sure for interval in self.intervals.values())
+
+    @property
+    def worse(self) -> list[str]:
+        """The clients for whom it is worse, the worst first."""
+        return sorted((client for client, value in self.clients.items() if value < 0), key=self.clients.__getitem__)
+
+
+def verdict(groups: Sequence[Group]) -> list[str]:
+    """The sentences; none where there is nothing to choose between, where data or evaluations differ, or where nobody
+    knows which way is better.
+    """
+    names = [name for name in metric_names(groups) if direction(name) is not None]
+    if not names or len(set(map(contest_of, groups))) > 1:
+        return []
+    started = [group for group in groups if group.finished < len(group.runs)]
+    groups = [group for group in groups if group not in started]
+    metric, sign = names[0], -1.0 if direction(names[0]) == "down" else 1.0
+    means = {group.label: mean_and_std(group.finals(metric))[0] for group in groups}
+    known = [group for group in groups if (value := means[group.label]) is not None and math.isfinite(value)]
+    ranked = sorted(known, key=lambda group: -sign * (means[group.label] or 0.0))
+    usable = [group for group in ranked if not is_bound(group)]
+    if len(usable) < 2:
+        return []
+    best, second = usable[0], usable[1]
+    left_out = [f"Left out, as not finished: {', '.join(group.label for group in started)}."] if started else []
+    pair = Pair.of(best, second, metric)
+    said = [_first(best, second, metric, means, pair), *_intervals(pair)]
+    said += _for_whom(pair, second.label)
+    alone = next((group for group in usable[2:] if group.runs[0].method == ALONE), None)
+    if alone is not None:
+        said += _for_whom(Pair.of(best, alone, metric), f"{alone.label}, where each is alone")
+    for bound in filter(is_bound, ranked):
+        gap = sign * ((means[bound.label] or 0.0) - (means[best.label] or 0.0))
+        more = f"{text(plain, abs(gap))} {'better' if gap > 0 else 'worse'} than {best.label}" if gap else "the same"
+        said.append(f"{bound.label} pools all rows, a bound and no choice: {text(plain, means[bound.label])}, {more}.")
+    return said + left_out
+
+
+def _first(best: Group, second: Group, metric: str, means: dict[str, float | None], pair: Pair) -> str:
+    one, other = means[best.label] or 0.0, means[second.label] or 0.0
+    what = lower_first(name_text(metric))
+    values = f"{what} {text(plain, one)} and {text(plain, other)}"
+    if one == other:
+        return f"{best.label} and {second.label} are equal: {what} {text(plain, one)}."
+    if not pair.intervals:
+        why = "one run each does not tell whether that is chance"
+        return f"{best.label} is ahead of {second.label}: {values}; {why}."
+    if not pair.sure:
+        return f"{best.label} and {second.label} cannot be told apart: {values}."
+    by = text(plain, abs(one - other))
+    return f"{best.label} is the best: {what} {text(plain, one)}, {by} better than {second.label}."
+
+
+def _intervals(pair: Pair) -> list[str]:
+    """How sure the difference is, over clients and over seeds."""
+    return [
+        f"Paired over {plural(interval.count, what)}: {interval.words} (95 % interval, above 0 is better)."
+        for what, interval in pair.intervals.items()
+    ]
+
+
+def _for_whom(pair: Pair, beside: str) -> list[str]:
+    if not pair.clients:
+        return []
+    worse = pair.worse
+    if not worse:
+        return [f"No client is worse off than with {beside}."]
+    most = f"most of all client {worse[0]} ({_signed(pair.clients[worse[0]])})"
+    are = "is" if len(worse) == 1 else "are"
+    return [f"{len(worse):,} of {plural(len(pair.clients), 'client')} {are} worse off than with {beside}, {most}."]
+
+
+def _by_client(run: RunRecord, metric: str) -> dict[str, float]:
+    table = section(run.summary, "per_client")
+    found = {}
+    for client, value in zip(table.get("clients") or [], table.get(metric) or [], strict=False):
+        known = number(value)
+        if known is not None and math.isfinite(known) and isinstance(client, int):
+            found[client_name(run.data, client)] = known
+    return found
+
+
+def _signed(value: float) -> str:
+    said = plain(value).text(abs(value))
+    return f"−{said}" if value < 0 else f"+{said}"
