@@ -97,6 +97,9 @@ def test_there_is_no_verdict_where_there_is_no_choice() -> None:
     other = group("b", [0.9, 0.9, 0.9])
     other.runs[0].config["data"] = {"name": "elsewhere"}
     assert verdict([group("a", [0.9, 0.8, 0.7]), other]) == []
+    three = verdict([group("a", [0.9, 0.8, 0.7]), group("c", [0.5, 0.4, 0.3]), other])
+    assert three[0].startswith("a is the best")
+    assert three[-1] == "Left out, as data or evaluation differ: b."
 
 
 def test_runs_that_are_not_finished_are_left_out_and_that_is_said() -> None:
@@ -130,3 +133,12 @@ def test_the_table_is_written_as_csv_markdown_and_latex(tmp_path: Path) -> None:
     assert escaped("a_b 50 % ± x\\y") == r"a\_b 50 \% $\pm$ x\textbackslash{}y"
     with pytest.raises(ConfigError, match=r"a table ends in \.tex, \.csv or \.md"):
         write_table(groups, tmp_path / "t.xlsx")
+
+
+def test_methods_compete_on_the_same_rows_each_with_its_own_model() -> None:
+    own, other = group("local", [0.9, 0.91, 0.92]), group("fedavg", [0.5, 0.52, 0.51])
+    own.runs[0].config["evaluation"] = {"model": "personal", "split": "test"}
+    other.runs[0].config["evaluation"] = {"model": "global", "split": "test"}
+    assert verdict([own, other])[0].startswith("local is the best")
+    other.runs[0].config["evaluation"] = {"model": "global", "split": "test-query"}
+    assert verdict([own, other]) == []

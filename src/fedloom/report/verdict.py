@@ -6,6 +6,7 @@ Differences are paired: of the same clients of the same seed, and of the same se
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -98,14 +99,18 @@ class Pair:
 
 
 def verdict(groups: Sequence[Group]) -> list[str]:
-    """The sentences; none where there is nothing to choose between, where data or evaluations differ, or where nobody
-    knows which way is better.
+    """The sentences; none where there is nothing to choose between, or nobody knows which way is better.
+
+    Only what was judged on the same data and rows is compared: the most that there are.
     """
     names = [name for name in metric_names(groups) if direction(name) is not None]
-    if not names or len(set(map(contest_of, groups))) > 1:
+    if not names:
         return []
-    started = [group for group in groups if group.finished < len(group.runs)]
-    groups = [group for group in groups if group not in started]
+    contests = Counter(contest_of(group) for group in groups if not is_bound(group))
+    main = contests.most_common(1)[0][0] if contests else ""
+    apart = [group for group in groups if contest_of(group) != main]
+    started = [group for group in groups if group.finished < len(group.runs) and group not in apart]
+    groups = [group for group in groups if group not in started and group not in apart]
     metric, sign = names[0], -1.0 if direction(names[0]) == "down" else 1.0
     means = {group.label: mean_and_std(group.finals(metric))[0] for group in groups}
     known = [group for group in groups if (value := means[group.label]) is not None and math.isfinite(value)]
@@ -114,7 +119,11 @@ def verdict(groups: Sequence[Group]) -> list[str]:
     if len(usable) < 2:
         return []
     best, second = usable[0], usable[1]
-    left_out = [f"Left out, as not finished: {', '.join(group.label for group in started)}."] if started else []
+    left_out = [
+        f"Left out, as {why}: {', '.join(group.label for group in some)}."
+        for why, some in (("not finished", started), ("data or evaluation differ", apart))
+        if some
+    ]
     pair = Pair.of(best, second, metric)
     said = [_first(best, second, metric, means, pair), *_intervals(pair)]
     said += _for_whom(pair, second.label)
