@@ -92,7 +92,11 @@ def test_a_report_is_made_of_runs_that_are_there(call: Call) -> None:
     result = call("report", "r", "--out", "page.html", "--title", "Two seeds", "--target", 2.0)
     assert "report: page.html" in result.output
     assert "Two seeds" in Path("page.html").read_text()
-    call("report", "r")
+    call("report", "r", "--table", "t.tex", "--table", "t.csv")
+    assert Path("t.tex").read_text().startswith("% needs")
+    assert Path("t.csv").read_text().startswith("label,runs,finished,")
+    assert "is written by --table t.csv" in call("report", "r", "--out", "t.csv", code=2).stderr
+    assert "a table ends in .tex, .csv or .md" in call("report", "r", "--table", "t.xls", code=2).stderr
     assert Path("r/report.html").exists()
     assert "no such folder" in call("report", "nowhere", code=2).stderr
 
