@@ -369,6 +369,7 @@ _CHAPTERS = {
     "fedloom.storage": "Saved models",
     "fedloom.channel": "Channel",
     "fedloom.report": "Report",
+    "fedloom.sklearn": "Estimators",
 }
 
 _ELSEWHERE = dict.fromkeys(("Method", "NodeMethod", "ServerMethod"), "[The contract](contract.md) has all of it.")
