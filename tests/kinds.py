@@ -6,13 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedloom.conformance import DECLARATIONS, Declaration
+from fedloom.conformance.declarations.courses import Defaults
 from fedloom.engine.run import Run
 from fedloom.execution import Executor
 from fedloom.experiment import Experiment
 from fedloom.federation.data import FederatedData
+from fedloom.methods import lookup
+from fedloom.methods.method import Method
 from fedloom.types import State
-from ring import Ring
-from wrappers import STEPS
+from ring import GOSSIP, Gossip, Ring
+from wrappers import STEPS, Counting
 
 METHODS = {
     "wrapper": 'name = "wrappers:Counting"\n[method.inner]\nname = "scaffold"\nlr = 0.05\nbatch = 16',
@@ -62,3 +66,12 @@ def ending(found: Run) -> dict[str, Any]:
     """What must be equal."""
     same = ("theta_sha256", "metrics", "bytes_up", "bytes_down", "gradient_evaluations")
     return {key: found.summary[key] for key in same} | {"counted": counted(found.state)}
+
+
+def on_the_bench(kind: str) -> tuple[str, Method, Declaration]:
+    """For the kit: the nodes, or the wrapper around a method of this name with what is known of that."""
+    if kind == "nodes":
+        return "gossip", Gossip(), GOSSIP
+    known = DECLARATIONS[kind]
+    claims = tuple(claim for claim in known.claims if not isinstance(claim, Defaults))  # they are the inner method's
+    return "counting", Counting(lookup(kind).cls()), replace(known, claims=claims)

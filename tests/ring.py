@@ -13,7 +13,7 @@ from torch import Tensor
 from fedloom.channel import payload
 from fedloom.conformance.answers import Invariant, Limit
 from fedloom.conformance.claims import Declaration
-from fedloom.conformance.drive import Walk, apart
+from fedloom.conformance.drive import Walk, apart, gathered
 from fedloom.conformance.problems import Known, quadratics
 from fedloom.engine.engine import FATES, Call, Engine, Row
 from fedloom.federation.client import Client
@@ -137,7 +137,7 @@ def mean_of_first_steps(known: Known, method: Any) -> Tensor:
 
 def unlike_copies(walk: Walk) -> float:
     """How far what the neighbours have of a node is from what the node remembers."""
-    memory, known = walk.store.gather(torch.arange(walk.problem.data.clients))
+    memory, known = gathered(walk, torch.arange(walk.problem.data.clients))
     heard = walk.state["heard"]
     return apart(memory["x"], walk.state["z"][heard]) if bool((known == heard).all()) else float("inf")
 

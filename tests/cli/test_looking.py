@@ -111,6 +111,13 @@ def test_the_checks_of_a_method_are_said_and_given_as_json(call: Call) -> None:
     assert "did you mean 'fedsgd'?" in call("check", "fedsdg", code=2).stderr
 
 
+def test_checks_are_made_by_the_executor_that_is_given(call: Call) -> None:
+    output = call("check", "fedsgd", "--only", "workers", "--executor", "processes").output
+    assert "a run by the executor 'processes': the same bits" in output
+    assert "did you mean 'processes'?" in call("check", "fedsgd", "--executor", "proceses", code=2).stderr
+    assert "leave --executor out" in call("check", "fedsgd", "--mutants", "--executor", "ray", code=2).stderr
+
+
 @dataclass(frozen=True)
 class Forgetful(FedSGD):
     """Its server steps by something that is not in its state."""

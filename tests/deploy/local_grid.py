@@ -33,11 +33,12 @@ class LocalNode:
     """What becomes of what it says of itself."""
     answered: int = 0
     node: Node | None = None
+    made: Callable[..., Node] = Node
 
     def answer(self, message: Message) -> Message | None:
         hello = asks_who(message.content)
         if hello or self.node is None:
-            self.node = Node(self.folder, self.config, self.state)
+            self.node = self.made(self.folder, self.config, self.state)
         reply = Message(self.node.answer(message.content), reply_to=message)
         if hello:
             return self.says(reply, 0)

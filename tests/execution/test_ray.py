@@ -24,6 +24,7 @@ import fedloom
 import kinds
 import truths
 from fedloom.cli import app
+from fedloom.conformance import check_method
 from fedloom.engine.run import train
 from fedloom.errors import ClientError, ConfigError, RunError
 from fedloom.execution import Executor, Ray, Worker, executor_for
@@ -65,6 +66,19 @@ def workers(cluster: Any) -> Iterator[Ray]:
 def test_a_wrapper_and_nodes_without_a_server_end_in_the_same_bits(workers: Ray, tmp_path: Path, kind: str) -> None:
     path = kinds.written(tmp_path, kind)
     assert kinds.ending(kinds.run(path, kind, workers)) == kinds.ending(kinds.run(path, kind, "serial"))
+
+
+@pytest.mark.parametrize("kind", ["fedavg", "nodes"])
+def test_the_kit_works_on_a_cluster(cluster: Any, kind: str) -> None:
+    claim = {
+        "fedavg": "lost: K local steps follow their closed form",
+        "nodes": "late: neighbours have what a node remembers",
+    }
+    outcomes = check_method(
+        *kinds.on_the_bench(kind), checks=["workers", claim[kind]], executor=lambda: Ray(cluster.address, 1)
+    )
+    assert [outcome.passed for outcome in outcomes] == [True, True]
+    assert outcomes[0].detail == "a run by the executor 'ray': the same bits"
 
 
 class Meddling(Executor):

@@ -12,6 +12,7 @@ import typer
 from rich.text import Text
 
 from fedloom.cli.display import make_console, make_table, say, say_json
+from fedloom.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,6 +70,9 @@ def check(
     mutants: Annotated[
         bool, typer.Option("--mutants", help="Run it on mutants of the methods instead: each must fail a check.")
     ] = False,
+    executor: Annotated[
+        str, typer.Option(metavar="NAME", help="Where clients do the work of the checks: serial, processes, ray, ….")
+    ] = "serial",
     as_json: Json = False,
 ) -> None:
     """Run the conformance kit: every method against problems with a known answer. Exit code 1 when a check fails.
@@ -83,8 +87,10 @@ def check(
     chosen = [lookup(name).name for name in names or REGISTER]
     console = make_console()
     if mutants:
+        if executor != "serial":
+            raise ConfigError("mutants are checked in this process; leave --executor out, or --mutants")
         return _hunt(chosen, only or None, console, as_json)
-    outcomes = check_methods(chosen, only or None, None if as_json else partial(_verdict, console))
+    outcomes = check_methods(chosen, only or None, None if as_json else partial(_verdict, console), executor)
     failed = sum(not outcome.passed for outcome in outcomes)
     if as_json:
         say_json(plain([vars(outcome) for outcome in outcomes], "check"))

@@ -25,7 +25,6 @@ from fedloom.conformance.drive import (
     few,
     in_one,
     labelled,
-    memories,
     product,
     replies_to,
     stepped,
@@ -116,7 +115,7 @@ def stacked_rounds(subject: Subject) -> Finding:
 
 
 def workers(subject: Subject) -> Finding:
-    """The same bits in this process, in one worker process and in two."""
+    """The same bits in this process, in one worker process and in two; or in this process and where the kit works."""
     return _same_anywhere(subject, subject.declaration.table(torch.float32))
 
 
@@ -131,7 +130,7 @@ def resumed(subject: Subject) -> Finding:
     """A run that breaks off between two checkpoints and is resumed ends in the same bits as one that does not."""
     problem, rounds = subject.declaration.table(torch.float32), 6
 
-    def run(out: Path, stop_after: int = rounds, resume: bool = False) -> Run:
+    def run(out: Path, executor: Executor, stop_after: int = rounds, resume: bool = False) -> Run:
         """A run with a method of its own, so that nothing can hide on it, and a checkpoint every second round."""
 
         def progress(row: dict[str, Any], last: int) -> None:
@@ -139,17 +138,17 @@ def resumed(subject: Subject) -> Finding:
                 raise _Stop
 
         prepared = prepare(
-            problem, subject.batches(), rounds=rounds, fleet=_ROUGH, executor="serial", checkpoint_every=2
+            problem, subject.batches(), rounds=rounds, fleet=_ROUGH, executor=executor, checkpoint_every=2
         )
         engine = subject.declaration.schedule
         return replace(prepared, engine=engine).run(out, resume=resume, progress=progress)
 
     with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
         whole, broken = Path(folder) / "whole", Path(folder) / "broken"
-        one = run(whole)
+        one, executor = run(whole, subject.executor()), subject.executor()
         with suppress(_Stop):
-            run(broken, stop_after=3)
-        other = run(broken, resume=True)
+            run(broken, executor, stop_after=3)
+        other = run(broken, executor, resume=True)
         different = differing(_saved(whole), _saved(broken))
         if _timeless(one) != _timeless(other):
             different.append("history")
@@ -189,8 +188,7 @@ def messages(subject: Subject) -> Finding:
     channels: list[tuple[Transform, ...]] = [()] if method.exact else [(), (Quantise(8),)]
     for transforms in channels:
         up, down = Tap(), TappedSerial()
-        how = {"channel": Channel((*transforms, up)), "executor": down, "fleet": Fleet(loss=0.3)}
-        with subject.walking(problem, method, **how) as walk:
+        with subject.walking(problem, method, down, channel=Channel((*transforms, up)), fleet=Fleet(loss=0.3)) as walk:
             stepped(walk, 3)
             if up.broken or down.tap.broken:
                 return Finding(False, None, f"changed by serialising: {few([*up.broken, *down.tap.broken])}")
@@ -393,7 +391,7 @@ def asynchronous(subject: Subject) -> Finding:
     ticks = fleet.travel(np.arange(problem.data.clients), 0, 0, 0).tolist()
     for buffer in (1, 3):
         by_hand, schedule = Staggered(problem, method, ticks, buffer), Schedule("async", buffer=buffer)
-        with walking(Arrivals, problem, method, fleet=fleet, schedule=schedule) as walk:
+        with walking(Arrivals, problem, method, subject.executor(), fleet=fleet, schedule=schedule) as walk:
             by_hand.run(stepped(walk, 3).clocks.server_steps)
             alone = {who: {key: row[0] for key, row in own.items()} for who, own in by_hand.memories.items()}
             off = max(off, difference(everything(walk), in_one(by_hand.state, alone)))
@@ -449,14 +447,17 @@ class _Stop(Exception):
 
 
 def _same_anywhere(subject: Subject, problem: Problem) -> Finding:
-    executors: Sequence[Executor] = (Serial(), Processes(1), Processes(2))
+    there = subject.executor()
+    others: Sequence[Executor] = (Processes(1), Processes(2)) if type(there) is Serial else (there,)
     method, ends = subject.batches(), []
-    how = {"stack": 2, "fleet": _ROUGH, "channel": Channel() if method.exact else QUANTISED.channel}
-    for executor in executors:
-        with subject.walking(problem, method, executor=executor, **how) as walk:
+    stack = 1 if there.remembers else 2  # a client that remembers elsewhere works alone there
+    how = {"stack": stack, "fleet": _ROUGH, "channel": Channel() if method.exact else QUANTISED.channel}
+    for executor in (Serial(), *others):
+        with subject.walking(problem, method, executor, **how) as walk:
             ends.append(everything(stepped(walk, 3)))
     different = [key for end in ends[1:] for key in differing(ends[0], end)]
-    return _bits(sorted(set(different)), "a run in worker processes")
+    where = "in worker processes" if type(there) is Serial else f"by the executor {there.name!r}"
+    return _bits(sorted(set(different)), f"a run {where}")
 
 
 def _bits(different: list[str], who: str) -> Finding:
@@ -506,7 +507,8 @@ def _saved(folder: Path) -> dict[str, Tensor]:
     """State and memories in the newest checkpoint of a run."""
     found = checkpoint.load(folder / checkpoint.NEWEST)
     with MemoryStore.restore(folder, found.groups["memory"]) as store:
-        return in_one(found.groups["state"], memories(store))
+        known = {client: store.get(client) or {} for client in store.clients().tolist()}
+        return in_one(found.groups["state"], known)
 
 
 def _timeless(run: Run) -> list[dict[str, Any]]:

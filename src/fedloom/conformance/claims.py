@@ -17,6 +17,7 @@ from fedloom.conformance.problems import classification, images
 from fedloom.engine.fleet import Distribution, Fleet
 from fedloom.engine.rounds import Rounds
 from fedloom.engine.selection import All, Selection, Uniform
+from fedloom.execution import Executor, Serial
 from fedloom.federation.problem import Problem
 from fedloom.methods.method import Method
 from fedloom.methods.wrapper import Wrapper
@@ -120,6 +121,8 @@ class Subject:
     name: str
     method: Method
     declaration: Declaration
+    executor: Callable[[], Executor] = Serial
+    """What makes the executors of its runs."""
 
     def tuned(self, parameters: Mapping[str, Any]) -> Method:
         """The method with other hyper-parameters; what a wrapper does not have is for the method inside."""
@@ -142,9 +145,11 @@ class Subject:
         whole = {"batch": None} if "batch" in names else {}
         return {**self.declaration.batches, **whole, **self.declaration.full}
 
-    def walking(self, problem: Problem, method: Method, **how: Any) -> AbstractContextManager[Walk]:
+    def walking(
+        self, problem: Problem, method: Method, executor: Executor | None = None, /, **how: Any
+    ) -> AbstractContextManager[Walk]:
         """A run at its start."""
-        return walking(self.declaration.schedule, problem, method, **how)
+        return walking(self.declaration.schedule, problem, method, executor or self.executor(), **how)
 
     @contextmanager
     def midway(self, dtype: torch.dtype = torch.float32, rounds: int = 2, full: bool = False) -> Iterator[Moment]:

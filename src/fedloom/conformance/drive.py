@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from fedloom.channel import Channel
 from fedloom.engine.engine import Engine
 from fedloom.engine.selection import All
 from fedloom.engine.setting import Setting
+from fedloom.errors import ConfigError
 from fedloom.execution import Executor, Serial
 from fedloom.federation.client import Client
 from fedloom.federation.problem import Problem
@@ -31,14 +32,27 @@ Walk = Engine
 Schedule = Callable[[Setting, Executor, MemoryStore], Walk]
 
 
+@runtime_checkable
+class Open(Protocol):
+    """An executor whose clients remember elsewhere, and let the kit look."""
+
+    def recalled(self, client: int, turn: int) -> Memory:
+        """What a client remembers after a turn that was accepted."""
+
+
 @contextmanager
 def walking(
-    schedule: Schedule, problem: Problem, method: Method, /, executor: Executor | None = None, **how: Any
+    schedule: Schedule, problem: Problem, method: Method, executor: Executor | None = None, /, **how: Any
 ) -> Iterator[Walk]:
     """A run of this method at its start; ``how`` are further fields of a Setting. All is given back at the end."""
     setting = Setting(problem, method, **{"select": All(), "evaluations": (), **how})
     setting.check()
     chosen = executor or Serial()
+    if chosen.remembers and not isinstance(chosen, Open):
+        raise ConfigError(
+            f"clients of the executor {chosen.name!r} keep what they remember to themselves, and the kit has to "
+            "compare it; give an executor whose clients are here, with a function recalled(client, turn)"
+        )
     with MemoryStore() as store:
         try:
             yield schedule(setting, chosen, store)
@@ -66,21 +80,33 @@ def recall(walk: Walk, clients: Tensor) -> Memory:
     """The memories of these clients as columns, all of whom must have taken part."""
     if not walk.setting.method.remembers:
         return {}
-    memory, known = walk.store.gather(clients)
+    memory, known = gathered(walk, clients)
     if not bool(known.all()):
         missing = clients[~known].tolist()
         raise AssertionError(f"clients {missing} have no memory after {walk.clocks.round} rounds")
     return memory
 
 
+def gathered(walk: Walk, clients: Tensor) -> tuple[Memory, Tensor]:
+    """The memories of those of these clients who have one, as columns, wherever they are, and who that is."""
+    columns, known = walk.store.gather(clients)
+    if not isinstance(walk.executor, Open) or not bool(known.any()):
+        return columns, known
+    with MemoryStore() as copies:
+        for client, turn in zip(clients[known].tolist(), columns["turn"].tolist(), strict=True):
+            copies.put(client, walk.executor.recalled(client, turn))
+        return copies.gather(clients)
+
+
+def memory_of(walk: Walk, client: int) -> Memory:
+    """What one client remembers, if anything."""
+    columns, known = gathered(walk, torch.tensor([client]))
+    return {key: column[0] for key, column in columns.items()} if bool(known) else {}
+
+
 def everything(walk: Walk) -> dict[str, Tensor]:
     """The server's state and all clients' memories in one dict."""
-    return in_one(walk.state, memories(walk.store))
-
-
-def memories(store: MemoryStore) -> dict[int, Memory]:
-    """What each client remembers, by its id."""
-    return {client: store.get(client) or {} for client in store.clients().tolist()}
+    return in_one(walk.state, {client: memory_of(walk, client) for client in walk.store.clients().tolist()})
 
 
 def in_one(state: State, memories: Mapping[int, Memory]) -> dict[str, Tensor]:
@@ -137,8 +163,8 @@ class Moment:
         """The same for one client that is no stack."""
         client, (shared, own) = int(self.ids[position]), self.walk.fetched(self.ids)
         received = {**shared, **{key: value[position] for key, value in own.items()}}
-        memory = self.walk.store.get(client) if self.method.remembers else {}
-        return self.walk.problem.client(client, self.draw), received, memory or {}
+        memory = memory_of(self.walk, client) if self.method.remembers else {}
+        return self.walk.problem.client(client, self.draw), received, memory
 
 
 def replies_to(method: ServerMethod, client: Client, reply: Message, staleness: Tensor | None = None) -> Replies:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from fedloom.conformance.checks import CHECKS
 from fedloom.conformance.claims import HARDSHIPS, IDEAL, Claim, Declaration, Finding, Hardship, Subject
 from fedloom.conformance.declarations import DECLARATIONS
 from fedloom.errors import ConfigError
-from fedloom.execution import one_thread
+from fedloom.execution import Executor, executor_for, one_thread
 from fedloom.methods import REGISTER, Method, lookup
 from fedloom.register import hint
 
 _ANSWER = "known-answer"
+_ROUNDS = 100  # which a run of the kit has at about the most
 KINDS = (*CHECKS, _ANSWER, *HARDSHIPS)
 """The kinds of checks. A check is called by its kind, and, where a method has several of a kind, "kind: claim"."""
 
@@ -54,14 +55,22 @@ class Trial:
         return Outcome(subject.name, self.name, found.passed, value, found.detail)
 
 
+Where = str | Callable[[], Executor]
+"""The name of an executor, or what makes one for each run."""
+
+
 def check_methods(
-    names: Sequence[str] | None = None, checks: Sequence[str] | None = None, report: Report | None = None
+    names: Sequence[str] | None = None,
+    checks: Sequence[str] | None = None,
+    report: Report | None = None,
+    executor: Where = "serial",
 ) -> list[Outcome]:
     """Run the kit on registered methods (all of them unless named), all checks or those of the given kinds.
 
-    ``report`` is called with each outcome as soon as it is there.
+    ``report`` is called with each outcome as soon as it is there. ``executor`` says where clients do the work of all
+    runs but those whose messages are looked at on the way.
     """
-    return _checked([bench(lookup(name).name, None, None) for name in names or REGISTER], checks, report)
+    return _checked([bench(lookup(name).name, None, None) for name in names or REGISTER], checks, report, executor)
 
 
 def check_method(
@@ -70,16 +79,22 @@ def check_method(
     claims: Declaration | Sequence[Claim] | None = None,
     checks: Sequence[str] | None = None,
     report: Report | None = None,
+    executor: Where = "serial",
 ) -> list[Outcome]:
     """Run the kit on one method: an object, or a class whose parameters all have defaults.
 
     ``claims`` is what is known of it; without any, what the kit knows of a method of that name.
     """
-    return _checked([bench(name, method, claims)], checks, report)
+    return _checked([bench(name, method, claims)], checks, report, executor)
 
 
-def _checked(subjects: list[Subject], checks: Sequence[str] | None, report: Report | None) -> list[Outcome]:
+def _checked(
+    subjects: list[Subject], checks: Sequence[str] | None, report: Report | None, where: Where
+) -> list[Outcome]:
     """How the checks come out that are wanted, by their kinds or by their whole names."""
+    executor = partial(executor_for, where, _ROUNDS) if isinstance(where, str) else where
+    executor().check()
+    subjects = [replace(subject, executor=executor) for subject in subjects]
     plans = [(subject, list(plan(subject.declaration))) for subject in subjects]
     names = [trial.name for _, trials in plans for trial in trials]
     for check in checks or ():

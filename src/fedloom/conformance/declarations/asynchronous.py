@@ -36,7 +36,7 @@ from fedloom.conformance.declarations.common import (
 )
 from fedloom.conformance.declarations.corrections import envelope_optimum
 from fedloom.conformance.declarations.courses import TRAINING, Course, Defaults, Ledger, Passes, one_by_one, started
-from fedloom.conformance.drive import Walk, apart, made_up
+from fedloom.conformance.drive import Walk, apart, made_up, memory_of
 from fedloom.conformance.problems import Known, classification, quadratics
 from fedloom.engine.fleet import Distribution, Fleet
 from fedloom.federation.problem import Problem
@@ -278,7 +278,7 @@ class Bookkeeping(Claim):
         """w_k of each client; whoever was never heard is where the model is that it would be sent."""
         found = walk.theta().expand(len(clients), -1).clone() if unheard is None else unheard.clone()
         for k in walk.store.clients().tolist():
-            found[k] = (walk.store.get(k) or {})["w"]
+            found[k] = memory_of(walk, k)["w"]
         return found
 
 
@@ -314,8 +314,8 @@ def envelopes(known: Known, method: Any) -> Tensor:
 
 def copies_apart(walk: Walk) -> float:
     """How far the server's copy of the model is from the only client's own."""
-    memory = walk.store.get(0)
-    return 0.0 if memory is None else apart(memory["w"], walk.state["x"])
+    memory = memory_of(walk, 0)
+    return apart(memory["w"], walk.state["x"]) if memory else 0.0
 
 
 def norms_changed(walk: Walk) -> float:

@@ -28,7 +28,7 @@ from fedloom.conformance.declarations.common import (
     uniform_optimum,
 )
 from fedloom.conformance.declarations.courses import ROUNDS, TRAINING, Course, Defaults, Ledger, Passes, started
-from fedloom.conformance.drive import Walk, apart
+from fedloom.conformance.drive import Walk, apart, gathered
 from fedloom.conformance.problems import Known, classification, quadratics
 from fedloom.methods import FedAvg
 
@@ -78,7 +78,7 @@ def algorithm1(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
 
 def control_gap(walk: Walk) -> float:
     """How far the server's c is from the mean of the clients' c_i, those who never answered having 0."""
-    memory, known = walk.store.gather(torch.arange(walk.problem.data.clients))
+    memory, known = gathered(walk, torch.arange(walk.problem.data.clients))
     mean = memory["c"].sum(0) / len(known) if bool(known.any()) else torch.zeros_like(walk.state["c"])
     return apart(mean, walk.state["c"])
 

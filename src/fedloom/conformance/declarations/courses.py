@@ -16,7 +16,7 @@ from fedloom.conformance.answers import OfRun, accepted, greatest, in_round
 from fedloom.conformance.checks import CHECKS
 from fedloom.conformance.claims import IDEAL, Claim, Finding, Hardship, Subject
 from fedloom.conformance.declarations.common import Adapted, unequal_quadratics
-from fedloom.conformance.drive import Walk, apart, few, product
+from fedloom.conformance.drive import Walk, apart, few, memory_of, product
 from fedloom.conformance.problems import Known, normal_equations
 from fedloom.engine.fleet import Fleet
 from fedloom.federation.data import FederatedData
@@ -87,7 +87,7 @@ class Course(OfRun):
             return float("inf")
         pairs = [(walk.state[key], value) for key, value in ledger.state.items()]
         for client, own in ledger.memory.items():
-            memory = walk.store.get(client) or {}
+            memory = memory_of(walk, client)
             pairs += [(memory[key], value) for key, value in own.items()]
         return max(apart(*pair) for pair in pairs)
 
