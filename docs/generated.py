@@ -136,7 +136,7 @@ def network_options() -> str:
 
 def method_options() -> str:
     """The hyper-parameters of every method."""
-    parts = [f"#### `{name}`\n\n{entry.summary.capitalize()}." for name, entry in REGISTER.items()]
+    parts = [f"#### `{name}`\n\n{entry.summary}." for name, entry in REGISTER.items()]
     return "\n\n".join(f"{part}\n\n{parameters(name)}" for part, name in zip(parts, REGISTER, strict=True))
 
 

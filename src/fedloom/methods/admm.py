@@ -27,16 +27,12 @@ from fedloom.methods.register import register
 from fedloom.types import Count, Fraction, Memory, Message, NonNegative, Positive, State, Vector
 
 
-@register(
-    "admm",
-    family="optimisation",
-    paper="Boyd et al., 2011",
-    summary="exact local solves that agree by dual variables (consensus ADMM)",
-    declaration="fedloom.conformance.declarations.admm:ADMM",
-)
+@register("admm", family="optimisation", paper="Boyd et al., 2011", declaration=".admm:ADMM")
 @dataclass(frozen=True)
 class ADMM(ServerMethod):
-    """Clients and server agree by dual variables: minimise Σ p_i f_i(x_i) + g(z) subject to x_i = z for every client.
+    """Exact local solves that agree by dual variables (consensus ADMM).
+
+    Clients and server agree by dual variables: minimise Σ p_i f_i(x_i) + g(z) subject to x_i = z for every client.
 
     ``weighting`` chooses the p_i: "size" n_i/n, so that Σ p_i f_i is the mean loss of all rows, or "uniform" 1/N. The
     paper's Σ f_i + g is "uniform" with a g of 1/N the strength. Internally all is multiplied by N: client i has

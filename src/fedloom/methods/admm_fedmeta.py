@@ -143,15 +143,13 @@ class MetaADMM(MetaLearning):
 
 
 @register(
-    "admm-fedmeta",
-    family="meta-learning",
-    paper="Yue et al., MobiHoc 2021",
-    summary="clients agree by dual variables on a start for adaptation, near an earlier model if wished",
-    declaration="fedloom.conformance.declarations.meta_admm:ADMM_FEDMETA",
+    "admm-fedmeta", family="meta-learning", paper="Yue et al., MobiHoc 2021", declaration=".meta_admm:ADMM_FEDMETA"
 )
 @dataclass(frozen=True)
 class ADMMFedMeta(MetaADMM):
-    """ADMM-FedMeta: each client takes one step of its subproblem, with a Hessian that two gradients stand in for.
+    """Clients agree by dual variables on a start for adaptation, near an earlier model if wished.
+
+    ADMM-FedMeta: each client takes one step of its subproblem, with a Hessian that two gradients stand in for.
 
     After every round y_i = −w_i G_i, G_i being the client's meta-gradient. So with λ = 0 and everybody taking part it
     is optimistic gradient descent, θ ← θ − (2Gᵗ − Gᵗ⁻¹)/Σρ_i, which is stable up to a step of 2/(3L).
@@ -176,12 +174,13 @@ class ADMMFedMeta(MetaADMM):
     "admm-meta-exact",
     family="meta-learning",
     paper="Yue et al., MobiHoc 2021",
-    summary="the same, each client's subproblem solved exactly",
-    declaration="fedloom.conformance.declarations.meta_admm:ADMM_META_EXACT",
+    declaration=".meta_admm:ADMM_META_EXACT",
 )
 @dataclass(frozen=True)
 class ADMMMetaExact(MetaADMM):
-    """The ADMM of equations (6) to (10) itself: each client solves its subproblem to a tolerance, by L-BFGS.
+    """ADMM-FedMeta with each client's subproblem solved exactly.
+
+    The ADMM of equations (6) to (10) itself: each client solves its subproblem to a tolerance, by L-BFGS.
 
     The reference that ADMM-FedMeta is compared with. A network should be smooth (tanh, ELU): with ReLU a step of
     adaptation jumps where a unit begins to fire, and no tolerance is ever met.

@@ -146,41 +146,38 @@ class AsynchronousOnline(LocalSteps):
 
 
 @register(
-    "aso-fed",
-    family="asynchronous",
-    paper="Chen et al., IEEE Big Data 2020",
-    summary="clients whose rows keep arriving, each with a model of its own",
-    declaration="fedloom.conformance.declarations.asynchronous:ASO_FED",
+    "aso-fed", family="asynchronous", paper="Chen et al., IEEE Big Data 2020", declaration=".asynchronous:ASO_FED"
 )
 @dataclass(frozen=True)
 class ASOFed(AsynchronousOnline):
-    """ASO-Fed as it is meant to be."""
+    """Clients whose rows keep arriving, each with a model of its own.
+
+    It is ASO-Fed as it is meant to be.
+    """
 
 
 @register(
-    "aso-fed-d",
-    family="asynchronous",
-    paper="Chen et al., IEEE Big Data 2020",
-    summary="the same without longer steps for slow clients",
-    declaration="fedloom.conformance.declarations.asynchronous:ASO_FED_D",
+    "aso-fed-d", family="asynchronous", paper="Chen et al., IEEE Big Data 2020", declaration=".asynchronous:ASO_FED_D"
 )
 @dataclass(frozen=True)
 class ASOFedD(AsynchronousOnline):
-    """ASO-Fed(-D): without the dynamic step, all clients step by η̄."""
+    """ASO-Fed without longer steps for slow clients.
+
+    It is ASO-Fed(-D): without the dynamic step, all clients step by η̄.
+    """
 
     dynamic: bool = False
 
 
 @register(
-    "aso-fed-f",
-    family="asynchronous",
-    paper="Chen et al., IEEE Big Data 2020",
-    summary="the same without feature learning at the server",
-    declaration="fedloom.conformance.declarations.asynchronous:ASO_FED_F",
+    "aso-fed-f", family="asynchronous", paper="Chen et al., IEEE Big Data 2020", declaration=".asynchronous:ASO_FED_F"
 )
 @dataclass(frozen=True)
 class ASOFedF(AsynchronousOnline):
-    """ASO-Fed(-F): without feature learning, the server's model is what (4) makes it."""
+    """ASO-Fed without feature learning at the server.
+
+    It is ASO-Fed(-F): the server's model is what (4) makes it.
+    """
 
     features: Features = "none"
 

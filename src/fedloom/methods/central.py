@@ -12,15 +12,13 @@ from fedloom.methods.training import ClientTraining
 from fedloom.types import State
 
 
-@register(
-    "central",
-    family="baseline",
-    summary="all training data pooled in one place",
-    declaration="fedloom.conformance.declarations.baselines:CENTRAL",
-)
+@register("central", family="baseline", declaration=".baselines:CENTRAL")
 @dataclass(frozen=True)
 class Central(ClientTraining):
-    """Plain training on the pooled rows of all source clients: what one could do if the data were allowed to meet."""
+    """All training data pooled in one place.
+
+    Plain training on the pooled rows of all source clients: what one could do if the data were allowed to meet.
+    """
 
     coordinatewise = True
     layout: ClassVar[Literal["rows", "pooled"]] = "pooled"

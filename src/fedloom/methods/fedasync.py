@@ -20,16 +20,12 @@ from fedloom.methods.training import LocalTraining
 from fedloom.types import Fraction, Memory, Message, NonNegative, Positive, State
 
 
-@register(
-    "fedasync",
-    family="asynchronous",
-    paper="Xie, Koyejo and Gupta, 2019",
-    summary="each reply mixed in as it arrives, the older the less",
-    declaration="fedloom.conformance.declarations.asynchronous:FEDASYNC",
-)
+@register("fedasync", family="asynchronous", paper="Xie, Koyejo and Gupta, 2019", declaration=".asynchronous:FEDASYNC")
 @dataclass(frozen=True)
 class FedAsync(LocalTraining):
-    """Every reply is mixed into the model as it arrives, the older the model that it was made from, the less of it.
+    """Each reply mixed in as it arrives, the older the less.
+
+    How old a reply is, is how many steps the server took since its client fetched the model that it was made from.
 
     A client that fetched x_τ minimises f_k(x) + (ρ/2)‖x − x_τ‖² roughly and sends the model that it found. Several
     replies in one step (a buffer, or a synchronous round) are taken one after the other, in order of client id.

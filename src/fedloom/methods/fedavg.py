@@ -16,16 +16,12 @@ from fedloom.methods.training import LocalTraining, Weighted
 from fedloom.types import Memory, Message, State
 
 
-@register(
-    "fedavg",
-    family="averaging",
-    paper="McMahan et al., AISTATS 2017",
-    summary="local training, then an average of the models",
-    declaration="fedloom.conformance.declarations.averaging:FEDAVG",
-)
+@register("fedavg", family="averaging", paper="McMahan et al., AISTATS 2017", declaration=".averaging:FEDAVG")
 @dataclass(frozen=True)
 class FedAvg(Weighted, LocalTraining):
-    """Every selected client trains on its own data from the common model; the server averages what they found.
+    """Local training, then an average of the models.
+
+    Every selected client trains on its own data from the common model; the server averages what they found.
 
     With more than one local step and clients that differ, the limit is not the minimiser of the average loss: each
     client drifts towards its own (for quadratics the limit has a closed form, which the conformance kit checks).

@@ -18,16 +18,12 @@ from fedloom.methods.training import ClientTraining, Weighted
 from fedloom.types import State
 
 
-@register(
-    "fedbuff",
-    family="asynchronous",
-    paper="Nguyen et al., AISTATS 2022",
-    summary="a step whenever so many replies are there, whoever they are from",
-    declaration="fedloom.conformance.declarations.asynchronous:FEDBUFF",
-)
+@register("fedbuff", family="asynchronous", paper="Nguyen et al., AISTATS 2022", declaration=".asynchronous:FEDBUFF")
 @dataclass(frozen=True)
 class FedBuff(Weighted, ClientTraining):
-    """The server gathers K replies, whoever they are from and however old, and steps by the mean of their moves.
+    """A step whenever so many replies are there, whoever they are from.
+
+    The server gathers K replies, whoever they are from and however old, and steps by the mean of their moves.
 
     Nobody waits for the slowest client. Without the weights by age the server sees only sums, as secure sums need.
     """

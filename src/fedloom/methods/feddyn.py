@@ -26,16 +26,12 @@ if TYPE_CHECKING:
     from fedloom.conformance.drive import Walk
 
 
-@register(
-    "feddyn",
-    family="optimisation",
-    paper="Acar et al., ICLR 2021",
-    summary="local objectives that learn a linear term: no drift, however long clients train",
-    declaration=lambda: known_answers(),
-)
+@register("feddyn", family="optimisation", paper="Acar et al., ICLR 2021", declaration=lambda: known_answers())
 @dataclass(frozen=True)
 class FedDyn(LocalSteps):
-    """Each client minimises its loss minus a linear term that learns its slope, near the common model.
+    """Local objectives that learn a linear term: no drift, however long clients train.
+
+    Each client minimises its loss minus a linear term that learns its slope, near the common model.
 
     The linear term g_k estimates ∇f_k at the optimum of all, where each client's own objective then has its minimum
     too: clients that differ do not drift apart, and the limit is the optimum of the mean of the f_k, however many local

@@ -118,16 +118,13 @@ class FedMeta(ServerChoice, MetaLearning):
         return y - x
 
 
-@register(
-    "fedmeta-maml",
-    family="meta-learning",
-    paper="Chen et al., 2018",
-    summary="a start from which one step on few rows does well",
-    declaration="fedloom.conformance.declarations.meta:FEDMETA_MAML",
-)
+@register("fedmeta-maml", family="meta-learning", paper="Chen et al., 2018", declaration=".meta:FEDMETA_MAML")
 @dataclass(frozen=True)
 class FedMetaMAML(FedMeta):
-    """FedMeta(MAML): a common model from which a step of size α on a client's support rows does well on its query."""
+    """A start from which one step on few rows does well.
+
+    FedMeta(MAML): a common model from which a step of size α on a client's support rows does well on its query.
+    """
 
     def joined(self, theta: Vector, alpha: Vector | None) -> Vector:
         return theta
@@ -136,16 +133,12 @@ class FedMetaMAML(FedMeta):
         return x, self.alpha
 
 
-@register(
-    "fedmeta-sgd",
-    family="meta-learning",
-    paper="Chen et al., 2018",
-    summary="the same with step sizes that are learnt too (Meta-SGD)",
-    declaration="fedloom.conformance.declarations.meta:FEDMETA_SGD",
-)
+@register("fedmeta-sgd", family="meta-learning", paper="Chen et al., 2018", declaration=".meta:FEDMETA_SGD")
 @dataclass(frozen=True)
 class FedMetaSGD(FedMeta):
-    """FedMeta(Meta-SGD): the step sizes are learnt too, one for each number of the model.
+    """FedMeta with step sizes that are learnt too (Meta-SGD).
+
+    FedMeta(Meta-SGD): the step sizes are learnt too, one for each number of the model.
 
     Step sizes that are not learnt stay out of x: if they travelled, a lossy channel would move them.
     """
@@ -163,18 +156,13 @@ class FedMetaSGD(FedMeta):
         return theta, alpha
 
 
-@register(
-    "fedavg-meta",
-    family="meta-learning",
-    paper="Chen et al., 2018",
-    summary="FedAvg, evaluated after clients have adapted its model",
-    declaration="fedloom.conformance.declarations.meta:FEDAVG_META",
-)
+@register("fedavg-meta", family="meta-learning", paper="Chen et al., 2018", declaration=".meta:FEDAVG_META")
 @dataclass(frozen=True)
 class FedAvgMeta(Adapting, Weighted, ClientTraining):
-    """FedAvg, but evaluated as meta-learning methods are: after clients have adapted the model to their support rows.
+    """FedAvg, evaluated after clients have adapted its model.
 
-    The fair comparison for those: what is left of their advantage is due to how they train.
+    It is evaluated as meta-learning methods are: after clients have adapted the model to their support rows. The fair
+    comparison for those: what is left of their advantage is due to how they train.
     """
 
     coordinatewise = True

@@ -35,18 +35,13 @@ from fedloom.types import Decay, State
 _SERVER_LR: dict[ServerName, float] = {"sgd": 1.0, "momentum": 1.0, "adagrad": 0.1, "yogi": 0.01, "adam": 0.01}
 
 
-@register(
-    "fedopt",
-    family="optimisation",
-    paper="Reddi et al., ICLR 2021",
-    summary="any optimiser of the clients with any optimiser of the server",
-    declaration="fedloom.conformance.declarations.adaptive:FEDOPT",
-)
+@register("fedopt", family="optimisation", paper="Reddi et al., ICLR 2021", declaration=".adaptive:FEDOPT")
 @dataclass(frozen=True)
 class FedOpt(ServerChoice, Weighted, ClientTraining):
-    """Algorithm 1: any optimiser of the clients with any optimiser of the server.
+    """Any optimiser of the clients with any optimiser of the server.
 
-    What is left open is as in the method of that name. With the server's SGD and η = 1 it is FedAvg, bit by bit.
+    It is Algorithm 1. What is left open is as in the method of that name. With the server's SGD and η = 1 it is FedAvg,
+    bit by bit.
     """
 
     coordinatewise = True
@@ -96,61 +91,49 @@ class ServerOptimised(Weighted, ClientTraining):
         return self.server_opt().step(state, mean, rate_at(self.server_lr, ctx.round))  # ServerOpt
 
 
-@register(
-    "fedavgm",
-    family="optimisation",
-    paper="Hsu et al., 2019",
-    summary="FedAvg with momentum at the server",
-    declaration="fedloom.conformance.declarations.adaptive:FEDAVGM",
-)
+@register("fedavgm", family="optimisation", paper="Hsu et al., 2019", declaration=".adaptive:FEDAVGM")
 @dataclass(frozen=True)
 class FedAvgM(Heavy, ServerOptimised):
-    """FedAvg with momentum at the server: it moves by a fading sum of the mean moves."""
+    """FedAvg with momentum at the server.
+
+    The server moves by a fading sum of the mean moves.
+    """
 
     rule = Momentum
 
 
-@register(
-    "fedadagrad",
-    family="optimisation",
-    paper="Reddi et al., ICLR 2021",
-    summary="Adagrad at the server: steps that only ever fall",
-    declaration="fedloom.conformance.declarations.adaptive:FEDADAGRAD",
-)
+@register("fedadagrad", family="optimisation", paper="Reddi et al., ICLR 2021", declaration=".adaptive:FEDADAGRAD")
 @dataclass(frozen=True)
 class FedAdagrad(Adaptive, ServerOptimised):
-    """The server's v is the sum of all squares: step sizes only ever fall."""
+    """Adagrad at the server: steps that only ever fall.
+
+    The server's v is the sum of all squares: step sizes only ever fall.
+    """
 
     rule = Adagrad
     server_lr: Rate = 0.1
     beta1: Decay = 0.0
 
 
-@register(
-    "fedyogi",
-    family="optimisation",
-    paper="Reddi et al., ICLR 2021",
-    summary="Yogi at the server: steps that rise slowly again",
-    declaration="fedloom.conformance.declarations.adaptive:FEDYOGI",
-)
+@register("fedyogi", family="optimisation", paper="Reddi et al., ICLR 2021", declaration=".adaptive:FEDYOGI")
 @dataclass(frozen=True)
 class FedYogi(Fading, Adaptive, ServerOptimised):
-    """The server's v moves towards Δ² by steps in proportion to Δ²: it falls slowly when moves become small."""
+    """Yogi at the server: steps that rise slowly again.
+
+    The server's v moves towards Δ² by steps in proportion to Δ²: it falls slowly when moves become small.
+    """
 
     rule = Yogi
     server_lr: Rate = 0.01
 
 
-@register(
-    "fedadam",
-    family="optimisation",
-    paper="Reddi et al., ICLR 2021",
-    summary="Adam at the server: steps by a fading average of squares",
-    declaration="fedloom.conformance.declarations.adaptive:FEDADAM",
-)
+@register("fedadam", family="optimisation", paper="Reddi et al., ICLR 2021", declaration=".adaptive:FEDADAM")
 @dataclass(frozen=True)
 class FedAdam(Fading, Adaptive, ServerOptimised):
-    """The server's v is a fading average of the squares."""
+    """Adam at the server: steps by a fading average of squares.
+
+    The server's v is a fading average of the squares.
+    """
 
     rule = Adam
     server_lr: Rate = 0.01

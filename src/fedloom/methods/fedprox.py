@@ -19,16 +19,12 @@ from fedloom.methods.training import LocalTraining, Weighted
 from fedloom.types import Memory, Message, NonNegative, State
 
 
-@register(
-    "fedprox",
-    family="optimisation",
-    paper="Li et al., MLSys 2020",
-    summary="local training held near the common model; slow clients may do a part",
-    declaration="fedloom.conformance.declarations.corrections:FEDPROX",
-)
+@register("fedprox", family="optimisation", paper="Li et al., MLSys 2020", declaration=".corrections:FEDPROX")
 @dataclass(frozen=True)
 class FedProx(Weighted, LocalTraining):
-    """FedAvg whose clients are held back: each minimises f_k(w) + (μ/2)‖w − wᵗ‖² instead of f_k alone.
+    """Local training held near the common model; slow clients may do a part.
+
+    FedAvg whose clients are held back: each minimises f_k(w) + (μ/2)‖w − wᵗ‖² instead of f_k alone.
 
     Slow clients do a part of their epochs and are used all the same (the fleet's ``stragglers`` and ``late =
     "partial"``), which is the point of the paper; or they are dropped (``late = "drop"``). With μ = 0 it is FedAvg.

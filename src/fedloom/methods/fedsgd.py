@@ -17,16 +17,13 @@ from fedloom.methods.training import Weighted
 from fedloom.types import Memory, Message, State
 
 
-@register(
-    "fedsgd",
-    family="averaging",
-    paper="McMahan et al., AISTATS 2017",
-    summary="one gradient of each client, one step of the server",
-    declaration="fedloom.conformance.declarations.averaging:FEDSGD",
-)
+@register("fedsgd", family="averaging", paper="McMahan et al., AISTATS 2017", declaration=".averaging:FEDSGD")
 @dataclass(frozen=True)
 class FedSGD(Weighted):
-    """Gradient descent on the average loss, its gradient gathered from the clients."""
+    """One gradient of each client, one step of the server.
+
+    Gradient descent on the average loss, its gradient gathered from the clients.
+    """
 
     coordinatewise = True
 

@@ -13,15 +13,12 @@ from fedloom.methods.training import LocalTraining
 from fedloom.types import Memory, Message, State, Vector
 
 
-@register(
-    "local",
-    family="baseline",
-    summary="every client alone, no cooperation",
-    declaration="fedloom.conformance.declarations.baselines:LOCAL",
-)
+@register("local", family="baseline", declaration=".baselines:LOCAL")
 @dataclass(frozen=True)
 class Local(LocalTraining):
-    """Each client trains its own model on its own data and never sends anything but the word that it is done.
+    """Every client alone, no cooperation.
+
+    Each client trains its own model on its own data and never sends anything but the word that it is done.
 
     The server sends the first model always; a client that has one of its own ignores it.
     """

@@ -24,16 +24,12 @@ from fedloom.methods.training import Weighted
 from fedloom.types import Count, Memory, Message, Positive, State
 
 
-@register(
-    "per-fedavg",
-    family="meta-learning",
-    paper="Fallah et al., NeurIPS 2020",
-    summary="FedAvg on the loss after one step of adaptation",
-    declaration="fedloom.conformance.declarations.meta:PER_FEDAVG",
-)
+@register("per-fedavg", family="meta-learning", paper="Fallah et al., NeurIPS 2020", declaration=".meta:PER_FEDAVG")
 @dataclass(frozen=True)
 class PerFedAvg(Weighted, MetaLearning):
-    """FedAvg on F_i(w) = f_i(w − α∇f_i(w)): local steps along the gradient of the loss after one step of adaptation.
+    """FedAvg on the loss after one step of adaptation.
+
+    FedAvg on F_i(w) = f_i(w − α∇f_i(w)): local steps along the gradient of the loss after one step of adaptation.
 
     With one local step it is gradient descent on Σ w_i F_i; with more, clients that differ drift as in FedAvg.
     """

@@ -26,7 +26,8 @@ class Entry:
     paper: str = "–"
     summary: str = ""
     declaration: str | Callable[[], Declaration] | None = None
-    """What the conformance kit is to know of it: where that is ("package.module:NAME"), or a function that gives it."""
+    """What the conformance kit is to know of it: where that is ("package.module:NAME", ".module:NAME" in the kit's own
+    declarations), or a function that gives it."""
 
 
 def _entry(name: str, cls: type[Method], **facts: Any) -> Entry:

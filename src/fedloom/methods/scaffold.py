@@ -21,16 +21,12 @@ from fedloom.methods.training import LocalSteps
 from fedloom.types import Memory, Message, State
 
 
-@register(
-    "scaffold",
-    family="optimisation",
-    paper="Karimireddy et al., ICML 2020",
-    summary="local steps corrected by control variates: no drift",
-    declaration="fedloom.conformance.declarations.corrections:SCAFFOLD",
-)
+@register("scaffold", family="optimisation", paper="Karimireddy et al., ICML 2020", declaration=".corrections:SCAFFOLD")
 @dataclass(frozen=True)
 class Scaffold(LocalSteps):
-    """Local steps corrected by the difference between what all clients and what this client pull towards.
+    """Local steps corrected by control variates: no drift.
+
+    Local steps corrected by the difference between what all clients and what this client pull towards.
 
     The control c_i estimates ∇f_i; with it clients that differ do not drift apart, and the limit is the optimum of the
     plain mean of the f_i, whatever the number of local steps.

@@ -25,16 +25,12 @@ from fedloom.methods.register import register
 from fedloom.types import Count, Fraction, Memory, Message, NonNegative, Positive, State, Vector
 
 
-@register(
-    "sharing-admm",
-    family="optimisation",
-    paper="Boyd et al., 2011",
-    summary="a linear model of columns that different parties hold (vertical)",
-    declaration="fedloom.conformance.declarations.vertical:SHARING_ADMM",
-)
+@register("sharing-admm", family="optimisation", paper="Boyd et al., 2011", declaration=".vertical:SHARING_ADMM")
 @dataclass(frozen=True)
 class SharingADMM(ServerMethod):
-    """Parties that hold columns of the same rows fit one linear model: minimise ℓ(Σ A_i x_i) + Σ r_i(x_i).
+    """A linear model of columns that different parties hold (vertical).
+
+    Parties that hold columns of the same rows fit one linear model: minimise ℓ(Σ A_i x_i) + Σ r_i(x_i).
 
     A_i are a party's columns, x_i its own weights, which never leave it; ℓ is the mean loss over the rows, whose
     labels the server holds. A bias belongs to the server: it is a party more, with a column of ones and no penalty.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from fedloom.conformance.claims import Declaration
 from fedloom.errors import ConfigError
@@ -20,7 +21,9 @@ class _Declarations(Mapping[str, Declaration]):
             raise KeyError(name) from error
         if said is None:
             raise KeyError(name)
-        found: Declaration = pkgutil.resolve_name(said) if isinstance(said, str) else said()
+        if isinstance(said, str):
+            said = partial(pkgutil.resolve_name, f"{__name__}{said}" if said.startswith(".") else said)
+        found: Declaration = said()
         return found
 
     def __iter__(self) -> Iterator[str]:
