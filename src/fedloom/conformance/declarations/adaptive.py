@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Around, Exactly, Limit, Same
+from fedloom.conformance.answers import Around, Limit, Same
 from fedloom.conformance.claims import Claim, Declaration
 from fedloom.conformance.declarations.common import (
     BATCHES,
@@ -18,9 +18,10 @@ from fedloom.conformance.declarations.common import (
     WHO_ANSWERS,
     averaged_step,
     biased_limit,
+    ends,
     follows,
     optimum,
-    unequal_quadratics,
+    reached,
 )
 from fedloom.conformance.declarations.courses import ROUNDS, TRAINING, Course, Defaults, Ledger, Turn, started
 from fedloom.conformance.drive import Walk
@@ -129,12 +130,12 @@ def _limits(own: Mapping[str, Any]) -> tuple[Claim, ...]:
     Where all clients share one optimum no noise remains there, so that it is found under every hardship.
     """
     return (
-        Limit(
+        ends(
             "K local steps end where FedAvg does, not at the optimum",
-            unequal_quadratics,
             biased_limit,
             {**_DRIFT, **own},
             _ROUNDS,
+            1e-9,
             not_at=optimum,
         ),
         Limit(
@@ -150,7 +151,7 @@ def _limits(own: Mapping[str, Any]) -> tuple[Claim, ...]:
             optimum,
             {"lr": 0.2, "batch": 4, "epochs": 2, **own},
             _ROUNDS,
-            hardships={"quantised": Exactly(_ROUNDS)},
+            hardships=reached(_ROUNDS, "quantised"),
         ),
     )
 

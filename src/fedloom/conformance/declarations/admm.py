@@ -11,20 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Exactly, Invariant, Limit, Path
+from fedloom.conformance.answers import Invariant, Limit, Path
 from fedloom.conformance.claims import IDEAL, Claim, Declaration, Finding, Hardship, Subject
 from fedloom.conformance.declarations.common import (
-    EVERY_HARDSHIP,
     F64,
     WHO_ANSWERS,
     descent,
+    ends,
     optimum,
     pooled_optimum,
     prox,
+    reached,
     server_moved,
     slopes,
     unequal_problem,
-    unequal_quadratics,
 )
 from fedloom.conformance.declarations.courses import ROUNDS, Also, Course, Defaults, Ledger, Passes
 from fedloom.conformance.drive import Moment, Walk, apart, recall, replies_to
@@ -283,18 +283,9 @@ def _course(name: str, own: Mapping[str, Any], **how: Any) -> Course:
 
 ADMM = Declaration(
     claims=(
-        Limit(
-            "it finds the optimum",
-            unequal_quadratics,
-            optimum,
-            {},
-            100,
-            1e-12,
-            dict.fromkeys(EVERY_HARDSHIP, Exactly(300)),
-        ),
-        Limit(
+        ends("it finds the optimum", optimum, {}, 100, 1e-12, hardships=reached(300)),
+        ends(
             "the plain mean finds the optimum of equal weights",
-            unequal_quadratics,
             optimum,
             {"weighting": "uniform"},
             100,
@@ -303,7 +294,7 @@ ADMM = Declaration(
         ),
         Limit("it solves the normal equations of least squares", least_squares, optimum, {}, 150, 1e-12),
         Limit("it finds the optimum of logistic regression", logistic, optimum, {"rho": 0.1}, 150, 1e-8),
-        Limit("the same by L-BFGS, late replies or not", logistic, optimum, _LBFGS, 150, 1e-8, {"late": Exactly(300)}),
+        Limit("the same by L-BFGS, late replies or not", logistic, optimum, _LBFGS, 150, 1e-8, reached(300, "late")),
         _course(
             "every round is Boyd's, and it stops when both residuals are small", {"stop": 1e-3}, stands=WHO_ANSWERS
         ),
@@ -339,14 +330,12 @@ ADMM = Declaration(
             rounds=3,
         ),
         Passes({"solver": "gradient", "rho": 1e-14, "warm_start": False}),
-        Limit(
+        ends(
             "an adaptive penalty finds it too, from far off",
-            unequal_quadratics,
             optimum,
             {"adaptive": True, "rho": 1000.0},
             200,
-            1e-11,
-            dict.fromkeys(("sampled", "late"), Exactly(500)),
+            hardships=reached(500, "sampled", "late"),
         ),
         Limit(
             "lasso: as scikit-learn",
@@ -355,18 +344,10 @@ ADMM = Declaration(
             {"regulariser": "lasso", "strength": 0.3},
             200,
             1e-8,
-            dict.fromkeys(("lost", "late"), Exactly(300)),
+            reached(300, "lost", "late"),
             optimum,
         ),
-        Limit(
-            "a box: as SciPy",
-            unequal_quadratics,
-            boxed,
-            {"regulariser": "box", "low": -0.3, "high": 0.4},
-            300,
-            1e-8,
-            not_at=optimum,
-        ),
+        ends("a box: as SciPy", boxed, {"regulariser": "box", "low": -0.3, "high": 0.4}, 300, 1e-8, not_at=optimum),
         Path("clients that are alike make it the proximal point method", lambda: alike(3), proximal_point),
         Path("so does a single client", lambda: alike(1), proximal_point, {"rho": 0.5}),
         Invariant("dual variables sum to zero", unequal_problem, price_sum, {}, 30, 1e-12, _STANDS),

@@ -25,6 +25,7 @@ from fedloom.conformance.declarations.common import (
     WHO_ANSWERS,
     averaged_step,
     biased_limit,
+    ends,
     follows,
     local_ends,
     optimum,
@@ -32,7 +33,6 @@ from fedloom.conformance.declarations.common import (
     resting,
     server_moved,
     unequal_problem,
-    unequal_quadratics,
 )
 from fedloom.conformance.declarations.corrections import envelope_optimum
 from fedloom.conformance.declarations.courses import TRAINING, Course, Defaults, Ledger, Passes, one_by_one, started
@@ -349,31 +349,21 @@ _COMMON: tuple[Claim, ...] = (
         {"steps": 2, "dynamic": True, "lr": 0.05},
         fleet=replace(_DELAYS, loss=0.3),
     ),
-    Limit(
+    ends(
         "clients that keep their models end at the optimum of the Moreau envelopes, not of the losses",
-        unequal_quadratics,
         envelopes,
         {"lr": 0.2, "steps": 6, "lambda_": 0.5},
-        rounds=100,
-        tolerance=1e-11,
+        100,
         not_at=pooled_optimum,
     ),
-    Limit(
+    ends(
         "… and without λ each at its own",
-        unequal_quadratics,
         lambda known, method: known.weights() @ known.optima,
         {"lr": 0.3, "steps": 4, "lambda_": 0.0},
         100,
-        1e-11,
     ),
-    Limit(
-        "clients that begin anew find the optimum",
-        unequal_quadratics,
-        pooled_optimum,
-        _RESET,
-        rounds=200,
-        tolerance=1e-11,
-        hardships={"quantised": OnAverage(210)},
+    ends(
+        "clients that begin anew find the optimum", pooled_optimum, _RESET, 200, hardships={"quantised": OnAverage(210)}
     ),
     Same(
         "without λ and decay it is gradient descent",

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Exactly, Invariant, Limit, Same
+from fedloom.conformance.answers import Invariant, Limit, Same
 from fedloom.conformance.claims import Declaration
 from fedloom.conformance.declarations.common import (
     BATCHES,
     DRIFT,
-    EVERY_HARDSHIP,
     FALLING,
     ONE_STEP,
     WANDERS,
@@ -21,15 +20,16 @@ from fedloom.conformance.declarations.common import (
     averaged,
     averaged_step,
     biased_limit,
+    ends,
     fitted,
     follows,
     local_ends,
     local_momentum,
     optimum,
+    reached,
     resting,
     slopes,
     unequal_problem,
-    unequal_quadratics,
 )
 from fedloom.conformance.declarations.courses import ROUNDS, TRAINING, Adapts, Defaults, Passes
 from fedloom.conformance.drive import Walk
@@ -81,23 +81,13 @@ FEDAVG = Declaration(
             {**DRIFT, "optimiser": "momentum", "weighting": "uniform"},
         ),
         follows("Adam follows its recursion", averaged(local_adam), {**DRIFT, "optimiser": "adam"}),
-        Limit(
-            "K local steps end at their closed form, not at the optimum",
-            unequal_quadratics,
-            biased_limit,
-            DRIFT,
-            rounds=60,
-            tolerance=1e-11,
-            not_at=optimum,
-        ),
+        ends("K local steps end at their closed form, not at the optimum", biased_limit, DRIFT, 60, not_at=optimum),
         Limit("that limit, clients of equal sizes", quadratics, biased_limit, DRIFT, 60, 1e-11, WANDERS, optimum),
-        Limit(
+        ends(
             "slow clients that do a part of their steps end at the closed form of these parts",
-            unequal_quadratics,
             resting(averaged(hurried_steps)),
             {**DRIFT, "steps": 5},
-            rounds=60,
-            tolerance=1e-11,
+            60,
             not_at=biased_limit,
             fleet=Fleet(speed=Distribution("constant", _ROWS_IN_TIME), deadline=1.0, late="partial"),
         ),
@@ -110,8 +100,8 @@ FEDAVG = Declaration(
             agreeing,
             optimum,
             {"lr": 0.2, "batch": 4, "epochs": 2},
-            rounds=120,
-            hardships=dict.fromkeys(EVERY_HARDSHIP, Exactly(200)),
+            120,
+            hardships=reached(200),
         ),
         Same("one full step is FedSGD", unequal_problem, {**ONE_STEP, "lr": 0.5}, FedSGD(lr=0.5), tolerance=1e-13),
         Invariant("E epochs are E passes over every row", classification, miscounted(3), {"batch": 5, "epochs": 3}, 5),
@@ -126,7 +116,7 @@ FEDSGD = Declaration(
     claims=(
         follows("it is gradient descent", gradient_step, {"lr": FALLING}, stands=WHO_ANSWERS),
         follows("the plain mean is too", gradient_step, {"lr": 0.5, "weighting": "uniform"}),
-        Limit("it finds the optimum", unequal_quadratics, optimum, {"lr": 0.8}, 100, 1e-11),
+        ends("it finds the optimum", optimum, {"lr": 0.8}, 100),
         Limit("the same, clients of equal sizes", quadratics, optimum, {"lr": 0.8}, 100, 1e-11, WANDERS),
         Limit("it finds the optimum of least squares", least_squares, optimum, {"lr": 0.8}, 200),
         Limit("it finds the optimum of logistic regression", logistic, optimum, {"lr": 4.0}, 200),

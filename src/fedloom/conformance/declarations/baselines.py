@@ -6,22 +6,22 @@ from typing import Any
 
 from torch import Tensor
 
-from fedloom.conformance.answers import Exactly, Invariant, Limit
+from fedloom.conformance.answers import Invariant, Limit
 from fedloom.conformance.claims import Declaration
 from fedloom.conformance.declarations.common import (
     BATCHES,
     DRIFT,
-    EVERY_HARDSHIP,
     FALLING,
     WHO_ANSWERS,
     descent,
+    ends,
     follows,
     local_momentum,
     local_steps,
     pooled_optimum,
+    reached,
     server_moved,
     slopes,
-    unequal_quadratics,
 )
 from fedloom.conformance.declarations.courses import ROUNDS, TRAINING, Defaults, Passes
 from fedloom.conformance.problems import Known, least_squares, logistic, quadratics
@@ -49,15 +49,7 @@ LOCAL = Declaration(
             stands=WHO_ANSWERS,
         ),
         follows("momentum follows its recursion", local_momentum, _MOMENTUM),
-        Limit(
-            "each client finds its own optimum",
-            quadratics,
-            own_optima,
-            DRIFT,
-            rounds=60,
-            tolerance=1e-11,
-            hardships=dict.fromkeys(EVERY_HARDSHIP, Exactly(150)),
-        ),
+        Limit("each client finds its own optimum", quadratics, own_optima, DRIFT, 60, 1e-11, reached(150)),
         Limit("the same for least squares", least_squares, own_optima, {**DRIFT, "steps": 10}, 120),
         Limit("the same for logistic regression", logistic, own_optima, {**DRIFT, "lr": 4.0, "steps": 10}, 120),
         Invariant("the server learns nothing", lambda: quadratics().problem, server_moved, DRIFT, tolerance=0.0),
@@ -71,14 +63,12 @@ CENTRAL = Declaration(
     claims=(
         follows("it is gradient descent on the pooled rows", pooled_steps, {**DRIFT, "lr": FALLING}),
         follows("momentum follows its recursion", pooled_steps, _MOMENTUM),
-        Limit(
+        ends(
             "it finds the optimum of the pooled rows",
-            unequal_quadratics,
             pooled_optimum,
             DRIFT,
-            rounds=40,
-            tolerance=1e-11,
-            hardships=dict.fromkeys(("lost", "quantised"), Exactly(80)),
+            40,
+            hardships=reached(80, "lost", "quantised"),
         ),
         Limit("the same for least squares", least_squares, pooled_optimum, DRIFT, 60),
         Limit("the same for logistic regression", logistic, pooled_optimum, {**DRIFT, "lr": 4.0}, 60),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Limits, OnAverage, Path
+from fedloom.conformance.answers import Exactly, Limit, Limits, OnAverage, Path, Sense
 from fedloom.conformance.drive import Walk, apart
 from fedloom.conformance.problems import Known, quadratics
 from fedloom.federation.problem import Problem
@@ -70,6 +70,18 @@ def server_moved(walk: Walk) -> float:
 def follows(name: str, step: Step, method: Mapping[str, Any], **how: Any) -> Path:
     """On quadratics of clients with unequal sizes every round is this step."""
     return Path(name, unequal_quadratics, step, method, **how)
+
+
+def ends(
+    name: str, limit: Limits, method: Mapping[str, Any], rounds: int, tolerance: float = 1e-11, **how: Any
+) -> Limit:
+    """On quadratics of clients with unequal sizes it comes to this place."""
+    return Limit(name, unequal_quadratics, limit, method, rounds, tolerance, **how)
+
+
+def reached(rounds: int, *hardships: str) -> dict[str, Sense]:
+    """The limit itself is found within so many rounds under these hardships; without names, under all."""
+    return dict.fromkeys(hardships or EVERY_HARDSHIP, Exactly(rounds))
 
 
 # Quadratics: ∇f_i = A_i (x − x_i*)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Exactly, Invariant, Limit, OnAverage, Same
+from fedloom.conformance.answers import Invariant, Limit, OnAverage, Same
 from fedloom.conformance.claims import Declaration
 from fedloom.conformance.declarations.common import (
     BATCHES,
@@ -17,14 +17,15 @@ from fedloom.conformance.declarations.common import (
     WHO_ANSWERS,
     averaged,
     descent,
+    ends,
     follows,
     local_ends,
     optimum,
     prox,
+    reached,
     resting,
     slopes,
     unequal_problem,
-    unequal_quadratics,
     uniform_optimum,
 )
 from fedloom.conformance.declarations.courses import ROUNDS, TRAINING, Course, Defaults, Ledger, Passes, started
@@ -108,13 +109,11 @@ FEDPROX = Declaration(
             stands=WHO_ANSWERS,
         ),
         Course("… but not below 0", hopeful, heuristic_round, {**_ADAPTIVE, "lr": 0.1, "mu": 0.05}, rounds=12),
-        Limit(
+        ends(
             "with exact proximal steps it minimises the sum of the Moreau envelopes, not of the losses",
-            unequal_quadratics,
             envelope_optimum,
             _PROXIMAL,
-            rounds=100,
-            tolerance=1e-11,
+            100,
             not_at=optimum,
         ),
         Limit(
@@ -141,9 +140,9 @@ SCAFFOLD = Declaration(
                 quadratics,
                 uniform_optimum,
                 {**_DRIFT, "option": option},
-                rounds=150,
-                tolerance=1e-12,
-                hardships=dict.fromkeys(EVERY_HARDSHIP, Exactly(300)),
+                150,
+                1e-12,
+                reached(300),
             )
             for option in ("II", "I")
         ),

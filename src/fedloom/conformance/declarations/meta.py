@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Around, Exactly, Limit, Path, Same
+from fedloom.conformance.answers import Around, Limit, Path, Same
 from fedloom.conformance.claims import Claim, Declaration
 from fedloom.conformance.declarations.common import (
     BATCHES,
@@ -35,6 +35,7 @@ from fedloom.conformance.declarations.common import (
     optimum,
     pooled_optimum,
     quadratic,
+    reached,
     resting,
     unequal_problem,
     unequal_quadratics,
@@ -346,7 +347,7 @@ FEDMETA_SGD = Declaration(
             {**_FAST, **_STAY},
             100,
             1e-9,
-            {"quantised": Exactly(120)},
+            reached(120, "quantised"),
         ),
         Limit(
             "with step sizes that stay it finds the best start for adaptation",

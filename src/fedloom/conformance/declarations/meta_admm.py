@@ -12,13 +12,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Around, Exactly, Invariant, Limit, Limits
+from fedloom.conformance.answers import Around, Invariant, Limit, Limits
 from fedloom.conformance.claims import Declaration
 from fedloom.conformance.declarations.admm import miscounted
 from fedloom.conformance.declarations.common import (
-    EVERY_HARDSHIP,
     F64,
     applied,
+    reached,
     server_moved,
     unequal_problem,
     unequal_quadratics,
@@ -237,9 +237,9 @@ ADMM_FEDMETA = Declaration(
             {"alpha": 0.2, "rho": 0.3},
             220,
             1e-11,
-            hardships=dict.fromkeys(("sampled", "lost"), Exactly(360)),
+            hardships=reached(360, "sampled", "lost"),
         ),
-        _limit("with a prior", _NEAR, 150, 1e-11, hardships=dict.fromkeys(("late", "quantised"), Exactly(200))),
+        _limit("with a prior", _NEAR, 150, 1e-11, hardships=reached(200, "late", "quantised")),
         _limit("prices that begin anywhere end there too", {**_NEAR, **_NORMAL}, 150, 1e-11),
         _limit("with the hyperbolic entropy, linearised", {**_NEAR, "h": "hypentropy"}, 200, 1e-10),
         _limit("with the hyperbolic entropy, exact", {**_NEAR, "h": "hypentropy", **_EXACT}, 200, 1e-10),
@@ -283,13 +283,7 @@ ADMM_META_EXACT = Declaration(
         Invariant(
             "clients that are content with everything move nothing", unequal_problem, server_moved, _CONTENT, rounds=3
         ),
-        _limit(
-            "it finds the best start for adaptation",
-            _SOLVED,
-            80,
-            1e-10,
-            hardships=dict.fromkeys(EVERY_HARDSHIP, Exactly(150)),
-        ),
+        _limit("it finds the best start for adaptation", _SOLVED, 80, 1e-10, hardships=reached(150)),
         _limit("with a prior, exact", _WITH_PRIOR, 80, 1e-10),
         _limit("with the hyperbolic entropy", {**_WITH_PRIOR, "h": "hypentropy"}, 80, 1e-10),
         Invariant(

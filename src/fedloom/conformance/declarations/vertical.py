@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Exactly, Invariant, Limit
+from fedloom.conformance.answers import Invariant, Limit
 from fedloom.conformance.claims import Declaration
 from fedloom.conformance.declarations.admm import (
     REGULARISER,
@@ -23,7 +23,7 @@ from fedloom.conformance.declarations.admm import (
     residuals,
     table,
 )
-from fedloom.conformance.declarations.common import EVERY_HARDSHIP
+from fedloom.conformance.declarations.common import reached
 from fedloom.conformance.declarations.courses import Costs, Course, Defaults, Ledger
 from fedloom.conformance.drive import Walk, apart, recall
 from fedloom.conformance.problems import Known, vertical, vertical_table
@@ -194,14 +194,7 @@ def _course(name: str, own: Mapping[str, Any], known: Callable[[], Known] = vert
 SHARING_ADMM = Declaration(
     claims=(
         Limit(
-            "it finds the joint ridge regression",
-            vertical,
-            ridge,
-            _STRONG,
-            rounds=300,
-            tolerance=1e-11,
-            hardships=dict.fromkeys(EVERY_HARDSHIP, Exactly(400)),
-            not_at=own_columns_only,
+            "it finds the joint ridge regression", vertical, ridge, _STRONG, 300, 1e-11, reached(400), own_columns_only
         ),
         _course("every round is Boyd's", {}),
         _course(
@@ -221,7 +214,7 @@ SHARING_ADMM = Declaration(
             _STRONG,
             200,
             1e-8,
-            {"late": Exactly(200)},
+            reached(200, "late"),
         ),
         Limit("three classes: as scikit-learn", partial(vertical, "classification"), logistic, _STRONG, 240, 1e-8),
         Limit(
