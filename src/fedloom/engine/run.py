@@ -55,8 +55,8 @@ from fedloom.types import State, Vector
 
 if TYPE_CHECKING:
     import pandas as pd
-    from torch import nn
     from plotly.graph_objects import Figure
+    from torch import nn
 
 Progress = Callable[[Row, int], None]
 Spread = dict[str, dict[str, float]]

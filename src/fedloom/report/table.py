@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 NOT_REACHED = "not reached"
 BOUND = "central"
 """The method that pools all rows: what it reaches is a bound, for who may do that needs no federation."""
-_OWN = ("evaluation.model", "evaluation.adapt_split", "evaluation.adapt_steps", "evaluation.adapt_lr")
 _SPREAD = {"std": "Spread over clients", "worst_tenth": "Worst tenth"}
 _CLOCKS = (
     ("bytes_up", "Bytes up", sized),
