@@ -34,12 +34,12 @@ def test_where_one_method_adapts_all_are_judged_on_the_rows_that_it_was_not_fitt
 
 
 def test_each_can_be_judged_in_its_own_way_and_methods_that_do_not_adapt_are_judged_on_all_test_rows() -> None:
-    compared = fedloom.compare(METHODS, settings=SMALL, seeds=1, judge="own")
+    compared = fedloom.compare(METHODS, settings=SMALL, seeds=1, protocol="own")
     assert [one["split"] for one in judged(compared)] == ["test", "test-query", "test"]
     plain = fedloom.compare(["fedavg", "local"], settings=SMALL, seeds=1)
     assert [one["split"] for one in judged(plain)] == ["test", "test"]
-    with pytest.raises(ConfigError, match=r"judge = 'mine' cannot be; choose 'alike'"):
-        fedloom.compare(METHODS, settings=SMALL, judge="mine")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"protocol = 'mine' cannot be; choose 'alike'"):
+        fedloom.compare(METHODS, settings=SMALL, protocol="mine")  # type: ignore[arg-type]
 
 
 def test_rows_that_the_user_has_named_stay_and_target_clients_are_judged_alike_too() -> None:

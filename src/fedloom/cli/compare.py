@@ -46,7 +46,7 @@ def compare(
     target: Annotated[
         float | None, typer.Option(help="A value of the metric: adds when each method reached it.")
     ] = None,
-    judge: Annotated[
+    protocol: Annotated[
         str, typer.Option(metavar="alike|own", help="All on the same rows, or each method on the rows of its own kind.")
     ] = "alike",
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder; else one below runs/.")] = None,
@@ -61,7 +61,7 @@ def compare(
 
     base = Settings.read(config, overrides(flags, sets))
     entries = swept([parse_entry(text) for text in methods], dict(map(parse_sweep, sweep or [])))
-    comparison = Comparison(FromSettings(base, checked_judge(judge)), entries, _seeds(base, repeats, seeds))
+    comparison = Comparison(FromSettings(base, checked_judge(protocol)), entries, _seeds(base, repeats, seeds))
     comparison.check()
     folder = out or comparison.default_folder()
     console = make_console()

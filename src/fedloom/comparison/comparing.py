@@ -88,7 +88,7 @@ def compare(
     out: str | Path | None = None,
     force: bool = False,
     target: float | None = None,
-    judge: Judge = "alike",
+    protocol: Judge = "alike",
     report: bool = True,
     progress: Follow | bool | None = None,
     **how: Any,
@@ -106,8 +106,8 @@ def compare(
     * ``seeds``: how many, from the settings' own on, or the seeds themselves.
     * ``sweep``: lists of values for any setting, ``{"method.lr": [0.1, 0.01]}``: each method is there once for each
       combination. On a Problem that is a hyper-parameter ("method.lr") or an argument of ``train`` ("rounds").
-    * ``judge``: "alike" judges all on the same clients and rows, each by its own model: where a method adapts to some
-      of the test rows first, all are judged on the others. "own": each on the rows on which it would be judged alone.
+    * ``protocol``: "alike" evaluates all on the same clients and rows, each by its own model: where a method adapts
+      to some of the test rows first, all are judged on the others. "own": each on the rows that it would have alone.
     * ``how``: on a Problem, the further arguments of ``train``, such as ``rounds=30`` and ``select=10``.
 
     What becomes of it:
@@ -126,7 +126,7 @@ def compare(
         compared = fedloom.compare(["fedavg", "local"], settings={"data.name": "digits", "rounds": 2}, seeds=2)
         print(compared.frame()["accuracy"])
     """
-    source, first = _source(on, settings, how, checked_judge(judge))
+    source, first = _source(on, settings, how, checked_judge(protocol))
     chosen = list(range(first, first + seeds)) if isinstance(seeds, int) else list(seeds)
     entries = entries_of(methods)
     if not entries or not chosen:

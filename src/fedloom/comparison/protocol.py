@@ -28,7 +28,7 @@ def checked_judge(judge: str) -> Judge:
     """The word, if it is one of the two."""
     if judge in ("alike", "own"):
         return cast("Judge", judge)
-    raise ConfigError(f"judge = {judge!r} cannot be; choose 'alike' (all on the same rows) or 'own'")
+    raise ConfigError(f"protocol = {judge!r} cannot be; choose 'alike' (all on the same rows) or 'own'")
 
 
 def common_splits(entries: Iterable[tuple[Method, Sequence[Evaluation]]]) -> list[str | None]:
