@@ -38,7 +38,7 @@ def test_each_can_be_judged_in_its_own_way_and_methods_that_do_not_adapt_are_jud
     assert [one["split"] for one in judged(compared)] == ["test", "test-query", "test"]
     plain = fedloom.compare(["fedavg", "local"], settings=SMALL, seeds=1)
     assert [one["split"] for one in judged(plain)] == ["test", "test"]
-    with pytest.raises(ConfigError, match=r"protocol = 'mine' cannot be; choose 'alike'"):
+    with pytest.raises(ConfigError, match=r"protocol = 'mine' cannot be: Input should be 'alike' or 'own'"):
         fedloom.compare(METHODS, settings=SMALL, protocol="mine")  # type: ignore[arg-type]
 
 

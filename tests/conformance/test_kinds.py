@@ -11,7 +11,7 @@ import pytest
 
 from fedloom.conformance import check_method, check_methods
 from fedloom.errors import ConfigError
-from fedloom.execution import Executor, Serial
+from fedloom.execution import Executor, Serial, Worker
 from fedloom.execution.work import Work
 from fedloom.types import Memory, Message
 from kinds import on_the_bench
@@ -81,6 +81,26 @@ def check_on(executor: type[Executor], check: str) -> str:
 def test_the_kit_works_on_the_executor_that_it_is_given() -> None:
     assert "a run by the executor 'amiss' differs in" in check_on(Amiss, "workers")
     assert "greatest distance from the path" in check_on(Amiss, "known-answer: K local steps follow their closed form")
+
+
+class Alone(Serial):
+    """Of which there may be one at a time, as on a cluster whose CPUs one run takes."""
+
+    open_ones = 0
+
+    def open(self, worker: Worker) -> None:
+        assert Alone.open_ones == 0, "another run is at work"
+        Alone.open_ones += 1
+        super().open(worker)
+
+    def close(self) -> None:
+        Alone.open_ones -= 1
+
+
+def test_no_claim_needs_two_runs_at_a_time() -> None:
+    outcomes = check_methods(["fedavg", "fedsgd"], executor=Alone)
+    assert len(outcomes) > 40
+    assert [f"{o.check}: {o.detail}" for o in outcomes if not o.passed] == []
 
 
 def test_the_kit_refuses_clients_that_keep_to_themselves_what_it_has_to_compare() -> None:

@@ -48,6 +48,7 @@ OTHERS: dict[str, tuple[Callable[[Written, Tensor], Tensor], str]] = {
     "an activation first": (lambda m, x: m.b(m.a(torch.relu(x))), "a call of relu"),
     "noise in training": (lambda m, x: m.b(m.a(x)) if m.training else m.b(torch.relu(m.a(x))), "else in training"),
     "dropout": (lambda m, x: m.b(F.dropout(m.a(x), training=m.training)), "a call of dropout"),
+    "by gradients": (lambda m, x: m.b(m.a(x) if torch.is_grad_enabled() else torch.relu(m.a(x))), "else in training"),
     "by its values": (lambda m, x: m.b(m.a(x)) if x.sum() > 0 else m.b(m.a(-x)), "depends on the values"),
     "rows mixed": (lambda m, x: m.b(m.a(x.flatten(0))), "a call of flatten"),
 }

@@ -53,8 +53,11 @@ def chain_of(module: nn.Module) -> tuple[Link, ...]:
     if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
         raise NoChainError("it has hooks")
     was = module.training
+    looks = []
     try:
-        looks = [_look(module.train(training)) for training in (True, False)]
+        for training in (True, False):
+            with torch.set_grad_enabled(training):  # which a forward may ask for, too
+                looks.append(_look(module.train(training)))
     finally:
         module.train(was)
     if looks[0] != looks[1]:
