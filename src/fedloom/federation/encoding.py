@@ -63,7 +63,7 @@ class Column:
 
     def encode(self, cells: Array, where: str) -> Numbers:
         """The numbers of these cells: shape (rows, numbers), NaN for what is missing."""
-        missing = _missing(cells)
+        missing = missing_cells(cells)
         if self.kind in ("category", "index"):
             numbers = self._places(cells, missing)
         elif self.kind == "date":
@@ -77,7 +77,7 @@ class Column:
         """How many cells hold a category that is not in the list."""
         if self.kind not in ("category", "index"):
             return 0
-        return int((~_missing(cells) & ~np.isin(texts(cells), self.categories)).sum())
+        return int((~missing_cells(cells) & ~np.isin(texts(cells), self.categories)).sum())
 
     def _places(self, cells: Array, missing: npt.NDArray[np.bool_]) -> Numbers:
         order = {category: place for place, category in enumerate(self.categories, 1)}
@@ -158,7 +158,7 @@ def texts(cells: Array) -> Array:
     return np.array([str(cell).lower() if isinstance(cell, bool) else str(cell) for cell in cells.tolist()], dtype=str)
 
 
-def _missing(cells: Array) -> npt.NDArray[np.bool_]:
+def missing_cells(cells: Array) -> npt.NDArray[np.bool_]:
     """Which cells hold nothing."""
     if cells.dtype.kind == "f":
         return np.isnan(cells)
@@ -166,9 +166,14 @@ def _missing(cells: Array) -> npt.NDArray[np.bool_]:
         return np.isnat(cells)
     if cells.dtype.kind in "biu":
         return np.zeros(len(cells), dtype=bool)
-    return np.array(
-        [cell is None or cell != cell or str(cell) in ("", "<NA>", "NaT") for cell in cells.tolist()], dtype=bool
-    )
+    return np.array([_nothing(cell) for cell in cells.tolist()], dtype=bool)
+
+
+def _nothing(cell: object) -> bool:
+    """Whether a cell of any type is empty; pandas' own NA cannot even be compared."""
+    if isinstance(cell, str):
+        return cell == ""
+    return cell is None or (isinstance(cell, float) and cell != cell) or str(cell) in ("<NA>", "NaT", "NaN")
 
 
 def _floats(cells: Array, missing: npt.NDArray[np.bool_], where: str) -> Numbers:
