@@ -48,8 +48,10 @@ def test_what_becomes_of_each_kind_of_column() -> None:
         Column("seen", "date", parts=("days",)),
     )
     notes = notes_of(fates)
-    assert "column mixed: left out: 1 of 4 cells are no number; mend them, or say numbers = ['mixed']" in notes
-    assert "column empty: left out, for nothing is in it" in notes
+    assert any("most cells are numbers and some are none" in note and "mixed (1 of 4 cells)" in note for note in notes)
+    assert "columns left out, for nothing is in them: empty" in notes
+    assert "dates read as days since 1970: seen" in notes
+    assert "categories, each a number of 0 and 1: ward (2)" in notes
     wanted = Choices.of(["empty"], ["mixed"], ["age"], dates="parts", missing="indicator")
     kept, said = wanted.applied(COLUMNS)
     assert said == ["column 'mixed': 1 cells are no numbers and count as missing"]
@@ -71,7 +73,8 @@ def test_many_categories_are_embedded_and_ids_left_out() -> None:
     }
     encoding, fates = encoding_of(Survey.of(columns))
     assert [(column.name, column.kind, len(column.categories)) for column in encoding.columns] == [("zip", "index", 30)]
-    assert any("90 different texts in 90 rows, as of ids or free texts" in note for note in notes_of(fates))
+    assert any("as ids do" in note and note.endswith(": id (90 in 90 rows)") for note in notes_of(fates))
+    assert "more than 20 categories, embedded: zip (30)" in notes_of(fates)
     assert fates[2].column is None
     asked = Choices.of(categories=["id"], embed_from=100)
     encoding, _ = encoding_of(Survey.of(columns, asked), asked)

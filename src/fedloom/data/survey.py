@@ -11,7 +11,7 @@ that occur, for they become categories; and, of numbers, which ones occur if the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
@@ -89,6 +89,15 @@ class Choices:
     def named(self) -> tuple[str, ...]:
         """All columns that it speaks of."""
         return (*self.drop, *self.numbers, *self.lists)
+
+    def about(self, columns: Collection[str]) -> Choices:
+        """Those that concern certain columns."""
+        return replace(
+            self,
+            drop=tuple(name for name in self.drop if name in columns),
+            numbers=tuple(name for name in self.numbers if name in columns),
+            categories={name: listed for name, listed in self.lists.items() if name in columns},
+        )
 
     def applied(self, columns: Mapping[str, Array]) -> tuple[dict[str, Array], list[str]]:
         """The columns to survey and to encode: some dropped, and of numbers what is none missing; and what that was."""
@@ -282,7 +291,14 @@ class Fate:
     found: Found
     column: Column | None
     said: str | None = None
-    """None: nothing, for it is as one expects."""
+    """In words that columns of one fate have in common. None: nothing, for it is as one expects."""
+    detail: str = ""
+    """What is to be added of this column alone."""
+
+    @property
+    def almost(self) -> bool:
+        """Whether it was left out for a few cells that are not what the others are."""
+        return self.said in _ALMOST.values()
 
 
 def encoding_of(survey: Survey, choices: Choices | None = None, one_hot: bool = False) -> tuple[Encoding, list[Fate]]:
@@ -296,12 +312,23 @@ def encoding_of(survey: Survey, choices: Choices | None = None, one_hot: bool = 
 
 
 def notes_of(fates: Sequence[Fate]) -> list[str]:
-    """What a reader should know of the columns, in few lines: equal words are said once."""
+    """What a reader should know of the columns: a line for each fate, with the columns that share it."""
     said: dict[str, list[str]] = {}
     for fate in fates:
         if fate.said is not None:
-            said.setdefault(fate.said, []).append(fate.found.name)
-    return [f"column{'s' if len(names) > 1 else ''} {some(names)}: {words}" for words, names in said.items()]
+            named = f"{fate.found.name} ({fate.detail})" if fate.detail else fate.found.name
+            said.setdefault(fate.said, []).append(named)
+    return [f"{words}: {some(names)}" for words, names in said.items()]
+
+
+_EMPTY = "columns left out, for nothing is in them"
+_DROPPED = "columns of dates left out, as dates = 'drop' asks for"
+_MANY = f"columns left out, of more than {MOST_WORDS:,} texts or of texts longer than {LONGEST_WORD} letters"
+_IDS = "columns left out, of texts that hardly ever come again, as ids do (categories = [NAME] keeps one)"
+_ALMOST = {
+    "number": "columns left out, for most cells are numbers and some are none (numbers = [NAME]: these are missing)",
+    "date": "columns left out, for most cells are dates and some are none",
+}
 
 
 def _fate(found: Found, choices: Choices, one_hot: bool) -> Fate:
@@ -313,53 +340,38 @@ def _fate(found: Found, choices: Choices, one_hot: bool) -> Fate:
         )
     if found.name in choices.lists:
         return _categories(found, choices, indicator, one_hot)
-    if found.name in choices.numbers:
-        return Fate(found, Column(found.name, "number", indicator=indicator))
     if found.known == 0:
-        return Fate(found, None, "left out, for nothing is in it")
-    if found.numbers == found.known:
+        return Fate(found, None, _EMPTY)
+    if found.numbers == found.known or found.name in choices.numbers:
         return Fate(found, Column(found.name, "number", indicator=indicator))
     if found.truths and found.truths + found.bits == found.known:
         return Fate(found, Column(found.name, "boolean", indicator=indicator))
     if found.dates == found.known:
         if choices.dates == "drop":
-            return Fate(found, None, "left out, as dates = 'drop' asks for")
+            return Fate(found, None, _DROPPED)
         parts: tuple[Part, ...] = ("days",)
         if choices.dates == "parts":
             parts = ("days", "month", "weekday", *(("hour",) if found.timed else ()))
-        words = f"read as a date: {', '.join(parts)}" + (" since 1970" if parts == ("days",) else "")
+        words = "dates read as days since 1970" if len(parts) == 1 else f"dates read as {', '.join(parts)}"
         return Fate(found, Column(found.name, "date", parts=parts, indicator=indicator), words)
     for kind, count in (("number", found.numbers), ("date", found.dates)):
         if 2 * count >= found.known:
-            remedy = f"mend them, or say numbers = [{found.name!r}]" if kind == "number" else "mend them"
-            return Fate(
-                found, None, f"left out: {found.known - count:,} of {found.known:,} cells are no {kind}; {remedy}"
-            )
+            return Fate(found, None, _ALMOST[kind], f"{found.known - count:,} of {found.known:,} cells")
     return _categories(found, choices, indicator, one_hot)
 
 
 def _categories(found: Found, choices: Choices, indicator: bool, one_hot: bool) -> Fate:
     """A column of categories: one number for each, their number for an embedding, or nothing where there is no list."""
-    given = choices.lists.get(found.name)
+    asked, given = found.name in choices.lists, choices.lists.get(found.name)
     listed = found.listed if given is None else given
-    asked = found.name in choices.lists
-    if listed is None:
-        limits = f"more than {MOST_WORDS:,} different texts, or longer ones than {LONGEST_WORD} letters"
-        return Fate(found, None, f"left out: {limits if found.words is None else 'too many different cells'}")
     if not listed:
-        return Fate(found, None, "left out, for nothing is in it")
+        return Fate(found, None, _EMPTY if listed is not None else _MANY)
     if not asked and len(listed) > choices.embed_from and 2 * len(listed) > found.known:
-        return Fate(
-            found,
-            None,
-            f"left out: {len(listed):,} different texts in {found.known:,} rows, as of ids or free texts; to keep it "
-            f"say categories = [{found.name!r}]",
-        )
+        return Fate(found, None, _IDS, f"{len(listed):,} in {found.known:,} rows")
     index = len(listed) > choices.embed_from and not one_hot
     column = Column(found.name, "index" if index else "category", listed, indicator=indicator)
-    if index:
-        return Fate(found, column, f"{len(listed):,} categories, more than embed_from = {choices.embed_from}: embedded")
-    return Fate(found, column, f"{len(listed):,} categories, a number of 0 and 1 for each")
+    words = f"more than {choices.embed_from} categories, embedded" if index else "categories, each a number of 0 and 1"
+    return Fate(found, column, words, f"{len(listed):,}")
 
 
 def check_choices(choices: Choices, columns: Iterable[str], where: str) -> None:
