@@ -146,19 +146,17 @@ class Found:
             bits, distinct = int(((known == 0) | (known == 1)).sum()), texts(np.unique(known)[: MOST_WORDS + 1])
             return replace(found, numbers=len(known), bits=bits, figures=_few(distinct, name, choices))
         counts = Counter(texts(known).tolist())
-        kinds = {text: _kind(text) for text in counts}
-
-        def together(*wanted: str) -> int:
-            return sum(count for text, count in counts.items() if kinds[text] in wanted)
-
+        kinds, totals = {text: _kind(text) for text in counts}, Counter[str]()
+        for text, count in counts.items():
+            totals[kinds[text]] += count
         words = {text: counts[text] for text in sorted(counts) if kinds[text] in ("truth", "text")}
         return replace(
             found,
-            numbers=together("number", "bit"),
-            bits=together("bit"),
-            truths=together("truth"),
-            dates=together("date", "time"),
-            timed=together("time"),
+            numbers=totals["number"] + totals["bit"],
+            bits=totals["bit"],
+            truths=totals["truth"],
+            dates=totals["date"] + totals["time"],
+            timed=totals["time"],
             words=_listed(words, name, choices),
             figures=_few([text for text in counts if kinds[text] in ("number", "bit")], name, choices),
         )
@@ -393,12 +391,12 @@ def _given(name: str, listed: Sequence[str]) -> tuple[str, ...]:
 
 def _kind(text: str) -> str:
     """What one cell is, by its text: the first of these that fits."""
+    if text[:1].isalpha() and text[0] not in "nNiI":  # nan and infinity are numbers
+        return "truth" if text.lower() in ("true", "false") else "text"
     try:
         return "bit" if float(text) in (0.0, 1.0) else "number"
     except ValueError:
         pass
-    if text.lower() in ("true", "false"):
-        return "truth"
     if 8 <= len(text) <= 40 and text[:4].isdigit():
         try:
             when = moment(text)
