@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -138,6 +139,8 @@ def load_file(
     labels = [label_column] if isinstance(label_column, str) else list(label_column)
     plan = _Plan(labels, client_column, timestamp_column, id_column, feature_columns, task, class_names, choices)
     files.must_have(plan.taken)
+    if window is None and (stride, horizon) != (1, 1):
+        raise ConfigError(f"{files.first}: stride and horizon are those of windows; say how long one is (window)")
     if window is not None:
         plan = replace(plan, one_hot=True, ahead=horizon > 0)
     scaled = _Scaled("none" if scaling == "auto" else scaling, scaling_by, standardise)
@@ -219,10 +222,11 @@ class _Files:
 
     def refuse_columns(self, choices: Choices, window: int | None) -> None:
         """What is said of columns cannot be said of arrays."""
-        if choices.named or choices.missing == "indicator" or window is not None:
+        plain = Choices(missing="error" if choices.missing == "error" else "mean", categories={})
+        if choices != plain or window is not None:
             raise ConfigError(
-                f"{self.first}: drop, numbers, categories, missing = 'indicator' and window are for the columns of CSV "
-                "and Parquet files; an npz file has features that are ready"
+                f"{self.first}: drop, numbers, categories, embed_from, dates, missing = 'indicator' and window are for "
+                "the columns of CSV and Parquet files; an npz file has features that are ready"
             )
 
 
@@ -322,10 +326,10 @@ class _Plan:
             wanted = [column.name for column in known.columns]
             files.must_have(wanted)
         kept, notes = list[Columns](), list[str]()
-        for own in files.columns:
+        for file, own in files.pairs():
             columns, said = self.choices.applied({name: own[name] for name in wanted})
             kept.append(columns)
-            notes += [note for note in said if note not in notes]
+            notes += said if len(files.paths) == 1 else [f"{file.name}: {note}" for note in said]
         fates: list[Fate] = []
         if known is None:
             known, fates = self._agreed(files, kept)
@@ -334,6 +338,10 @@ class _Plan:
         x = np.concatenate(
             [_finite(file, known, known.encode(own, str(file))) for file, own in zip(files.paths, kept, strict=True)]
         )
+        strangers = sum((Counter(known.unknown(own)) for own in kept), Counter[str]())
+        if strangers:
+            listed = some(f"{name} ({count:,})" for name, count in strangers.items())
+            notes.append(f"categories that are in no list, read as none: {listed}")
         return _Read(x, known.names, known, tuple(fates), tuple(notes))
 
     def _agreed(self, files: _Files, kept: list[Columns]) -> tuple[Encoding, list[Fate]]:

@@ -106,7 +106,10 @@ class Choices:
             if name in kept and kept[name].dtype.kind not in "biuf":
                 kept[name], wrong = _as_numbers(kept[name])
                 if wrong:
-                    notes.append(f"column {name!r}: {wrong:,} cells are no numbers and count as missing")
+                    cells = (
+                        "1 cell is no number and counts" if wrong == 1 else f"{wrong:,} cells are no numbers and count"
+                    )
+                    notes.append(f"column {name!r}: {cells} as missing")
         return kept, notes
 
 
