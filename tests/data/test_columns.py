@@ -182,6 +182,15 @@ def test_a_series_becomes_windows_of_each_client(tmp_path: Path) -> None:
         executor="serial",
     )
     assert run.summary["rounds"] == 1
+    gaps = pd.read_csv(files[1])
+    gaps.loc[gaps["heat"] == 103, "heat"] = np.nan
+    gaps.to_csv(files[1], index=False)
+    patched = load_file(files, window=3, scaling="none", **options)
+    assert patched.x[-8:, :, 0].tolist()[1] == [102, 102, 104]  # the window to the gap itself is left out
+    assert {
+        "what was missing in a series is what was known last",
+        "windows to one of 1 missing labels are left out",
+    } < {*patched.notes}
     with pytest.raises(DataError, match="has not one window of 30 steps"):
         load_file(files, window=30, **options)
     with pytest.raises(ConfigError, match="horizon = -1 cannot be"):
@@ -255,3 +264,20 @@ def test_a_builder_of_ones_own_hears_of_categories(tmp_path: Path) -> None:
 
     fedloom.build_model(build, data)
     assert heard[0] == [[4, 30]]
+
+
+def test_parties_have_columns_of_any_kind(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"who": range(30), "sex": ["f", "m", None] * 10, "ill": [0, 1] * 15})
+    rows.to_csv(tmp_path / "clinic.csv", index=False)
+    town = [f"t{k % 25}" for k in range(30)]
+    lab = pd.DataFrame({"who": range(30), "iron": [np.nan, *range(29)], "town": town, "note": ["x"] * 30})
+    lab.iloc[::-1].to_csv(tmp_path / "lab.csv", index=False)
+    options: dict[str, Any] = {"label_column": "ill", "id_column": "who", "parties": ["lab.csv"]}
+    table = load_file(tmp_path / "clinic.csv", drop=["note"], categories=["town"], **options)
+    assert table.block_names == ("clinic", "lab")
+    assert table.blocks is not None
+    assert [len(held) for held in table.blocks.columns] == [2, 26]
+    assert table.feature_names[:4] == ("sex=f", "sex=m", "iron", "town=t0")
+    data = fedloom.federate(table)
+    assert not torch.isnan(data.x).any()
+    assert set(data.x[:, :2].flatten().tolist()) == {0.0, 1.0}

@@ -142,7 +142,7 @@ def load_file(
     if window is None and (stride, horizon) != (1, 1):
         raise ConfigError(f"{files.first}: stride and horizon are those of windows; say how long one is (window)")
     if window is not None:
-        plan = replace(plan, one_hot=True, ahead=horizon > 0)
+        plan = replace(plan, series=True, one_hot=True, ahead=horizon > 0)
     scaled = _Scaled("none" if scaling == "auto" else scaling, scaling_by, standardise)
     if scaling == "auto" and files.tables and not standardise:
         scaled = replace(scaled, kind="standard", chosen=True)
@@ -253,6 +253,8 @@ class _Plan:
     task: AnyTask
     classes: Sequence[str] | None
     choices: Choices
+    series: bool = False
+    """Whether rows become windows, of which those to a missing label are left out."""
     ahead: bool = False
     """Whether windows look ahead, so that the labels of the past are features."""
     one_hot: bool = False
@@ -301,10 +303,10 @@ class _Plan:
         """The labels of all rows."""
         files.must_have(self.labels)
         if len(self.labels) > 1:
-            finite = self.task != "multilabel" and not self.ahead
+            finite = self.task != "multilabel" and not self.series
             return np.concatenate([_matrix(file, own, self.labels, finite) for file, own in files.pairs()])
         label, several = self.labels[0], len(files.paths) > 1
-        for file, own in files.pairs() if several and not self.ahead else ():
+        for file, own in files.pairs() if several and not self.series else ():
             absent = missing_cells(own[label]) if own[label].ndim == 1 else np.zeros(1, dtype=bool)
             if absent.any():
                 raise DataError(

@@ -40,6 +40,10 @@ def windowed(table: Table, windows: Windows, horizon: int, columns: tuple[str, .
         )
     ahead = f"{horizon} step{'s' * (horizon != 1)} after its end" if horizon else "its last step"
     said = [f"windows of {windows.length} steps, one every {windows.stride}, each to the label of {ahead}"]
+    if np.isnan(x).any():
+        said.append("what was missing in a series is what was known last")
+    if table.task == "regression" and np.isnan(y).any():
+        said.append(f"windows to one of {int(np.isnan(y).any(1).sum()):,} missing labels are left out")
     if uneven and table.time is not None:
         said.append(f"{uneven:,} of {len(series):,} clients have steps of different lengths; a window counts rows")
     made = table_of(table.name, table.task, series, windows)
