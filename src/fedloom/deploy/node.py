@@ -103,7 +103,8 @@ class Node:
         """What computes for a client of this number, which has the rows of this device."""
         if client not in self._workers:
             experiment = self.experiment.on(alone(self.rows, 0, client))
-            worker = Worker(experiment.problem(), experiment.method, experiment.channel, experiment.top.seed)
+            parts = (experiment.problem(), experiment.method, experiment.channel, experiment.top.seed)
+            worker = Worker(*parts, shows_rows=False)
             self._workers[client] = worker
         return self._workers[client]
 
@@ -148,7 +149,7 @@ def _recalled(memory: Memories | None, keeper: Keeper) -> Memories | None:
 
 def without_failures(found: Evaluated | Measured) -> Tree:
     """What was found, as it travels: a node that fails says so instead."""
-    return {name: part for name, part in vars(found).items() if name != "failures"}
+    return {name: part for name, part in vars(found).items() if name not in ("failures", "points")}
 
 
 def _accepted(memory: Memories) -> int | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from fedloom.channel import TRANSFORMS, Channel, Transform
+from fedloom.engine.decision import Decision
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import FLEETS, Distribution, Fleet
 from fedloom.engine.schedule import Schedule
@@ -24,7 +25,7 @@ from fedloom.experiment.settings import Settings
 from fedloom.experiment.words import hint
 from fedloom.federation.data import FederatedData
 from fedloom.federation.losses import LOSSES
-from fedloom.federation.metrics import METRICS, base_name
+from fedloom.federation.metrics import metric_of
 from fedloom.federation.networks import NETWORKS
 from fedloom.federation.streams import Stream
 from fedloom.methods import REGISTER, Method, lookup
@@ -60,6 +61,9 @@ class Top:
     """How many rounds; none: the method's default, 50 for most."""
     dtype: Literal["float32", "float64"] | None = None
     """The numbers of the model; none: the method's default, float32 for most."""
+    decision: Decision | None = None
+    """Of yes or no, from which probability on a row is a yes: a number; or what the threshold is to make best on the
+    validation rows. None: the likelier."""
 
     def settled(self, method: Method) -> Top:
         """With nothing left open."""
@@ -386,7 +390,7 @@ def network_form(name: str) -> Form:
 def _check_evaluation(read: dict[str, Any], at: Key, targets: bool, faults: Faults) -> None:
     for metric in read["metrics"] or ():
         with faults.collecting((*at, "metrics")):
-            METRICS.find(base_name(metric))
+            metric_of(metric)
     for key in ("split", "adapt_split"):
         if read[key] not in (None, *SPLITS):
             faults.add((*at, key), f"is no split; {hint(read[key], SPLITS)}")
