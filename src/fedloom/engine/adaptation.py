@@ -147,7 +147,7 @@ def adapt_client(
             raise DataError(
                 f"client {client.label} has no rows to {what} ({split}); give it some, or take another client"
             )
-    lone = Problem(client.alone(), problem.model, problem.loss.name, problem.dtype)
+    lone = Problem(client.alone(), problem.model, problem.loss.name, problem.dtype, problem.loss.class_weights)
     worker = Worker(lone, method, Channel(), seed)
     ids = np.array([client.number])
     memory = Keeper(store, elsewhere=False).of(ids)

@@ -152,11 +152,7 @@ def details_of(verdict: Verdict, data: FederatedData) -> dict[str, Any]:
         found["base_rate"] = {"class": _names(data)[int(rows.argmax())], "share": float(rows.max() / rows.sum())}
     if CALIBRATION in verdict.counts:
         rows, said, true = verdict.counts[CALIBRATION].unbind(-1)
-        found["calibration"] = {
-            "rows": rows.long().tolist(),
-            "probability": (said / rows).tolist(),
-            "frequency": (true / rows).tolist(),
-        }
+        found["calibration"] = {"rows": rows.long().tolist(), "said": said.tolist(), "true": true.long().tolist()}
     return found
 
 

@@ -24,7 +24,7 @@ from fedloom.experiment.forms import Form, spoken
 from fedloom.experiment.runnable import Runnable
 from fedloom.experiment.settings import Overrides, Settings
 from fedloom.federation.data import SOURCE, FederatedData
-from fedloom.federation.losses import loss_for
+from fedloom.federation.losses import loss_for, weighted
 from fedloom.federation.metrics import metrics_of
 from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem
@@ -144,11 +144,13 @@ class Experiment(Runnable):
     def _posed(self, plan: sections.ModelPlan) -> Problem:
         data, faults = self.data(), Faults(self.settings)
         with faults.collecting(("model", "loss")):
-            loss_for(data.task, plan.loss)
+            loss = loss_for(data.task, plan.loss)
+            with faults.collecting(("model", "class_weights")):
+                weighted(loss, plan.class_weights, data)
         faults.stop()
         with Faults(self.settings).about(("model", "name"), ("model",), ("data", "name")):
             model = build_model(_sure(plan.name), data, **plan.options)
-            return Problem(data, model, plan.loss, getattr(torch, _sure(self.top.dtype)))
+            return Problem(data, model, plan.loss, getattr(torch, _sure(self.top.dtype)), plan.class_weights)
 
     @cached_property
     def prior(self) -> SavedModel | None:

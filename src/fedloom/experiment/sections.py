@@ -159,6 +159,8 @@ class ModelPlan:
     name: str | None
     options: dict[str, Any]
     loss: str
+    class_weights: Any = None
+    """What a row of each class counts for: "balanced", a list, or a table by the classes' names."""
 
     def settled(self, data: FederatedData) -> ModelPlan:
         """With a network chosen: lstm for windows, linear for columns, regression and few features, else an mlp.
@@ -182,7 +184,8 @@ class ModelPlan:
     def resolved(self, loss: str) -> dict[str, Any]:
         """The section with nothing left open."""
         assert self.name is not None
-        return {"name": self.name, "loss": loss, **spoken(self.options, network_form(self.name))}
+        weights = {} if self.class_weights is None else {"class_weights": self.class_weights}
+        return {"name": self.name, "loss": loss, **weights, **spoken(self.options, network_form(self.name))}
 
 
 def read_top(faults: Faults) -> Top | None:
@@ -229,21 +232,38 @@ def written_method(method: Method, name: str | None = None) -> dict[str, Any]:
     return {"name": name, **_written(method, method_form(name)), **tables}
 
 
+@dataclass(frozen=True)
+class ByClass:
+    """What of the loss is the user's to say beside its name."""
+
+    class_weights: Literal["balanced"] | list[float] | dict[str, float] | None = None
+    """What a row counts for by its class: "balanced", a number for each class, or a table by their names; none: all
+    rows count the same."""
+
+
+WEIGHTS = Form.of(ByClass, "the loss")
+
+
 def read_model(faults: Faults) -> ModelPlan | None:
     """The network by name, its options, the loss."""
     values = faults.table(("model",))
-    options, name, loss = _without(values, "name", "loss"), values.get("name"), values.get("loss", "auto")
+    read, wrong = WEIGHTS.read({key: value for key, value in values.items() if key in WEIGHTS.fields})
+    for key, what in wrong.items():
+        faults.add(("model", key), what)
+    weights = read.get("class_weights")
+    options, name = _without(values, "name", "loss", *WEIGHTS.fields), values.get("name")
+    loss = values.get("loss", "auto")
     if loss != "auto":
         faults.find(LOSSES, loss, ("model", "loss"))
     if name is None:  # until the data are known
         fits = not network_form("lstm").read(options)[1] or faults.read(network_form("mlp"), options, ("model",))
-        return ModelPlan(None, options, loss) if fits else None
+        return ModelPlan(None, options, loss, weights) if fits else None
     if faults.find(NETWORKS, name, ("model", "name")) is None:
         return None
-    read = faults.read(network_form(name), options, ("model",))
-    if read is None:
+    found = faults.read(network_form(name), options, ("model",))
+    if found is None:
         return None
-    return ModelPlan(name, {key: read[key] for key in options} if OWN in name else read, loss)
+    return ModelPlan(name, {key: found[key] for key in options} if OWN in name else found, loss, weights)
 
 
 def read_selection(clients: int | None, faults: Faults) -> SelectionPlan | None:

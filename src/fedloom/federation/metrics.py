@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedloom.errors import ConfigError
-from fedloom.federation.data import SOURCE, FederatedData, Task
+from fedloom.federation.data import FederatedData, Task
 from fedloom.federation.losses import Loss
 from fedloom.federation.metric import LABELS, METRICS, NUMBERS, Metric, Predictions, RowMean
 from fedloom.federation.scores import confusion
@@ -196,16 +196,8 @@ def metrics_of(data: FederatedData, names: Sequence[str] | None) -> list[Metric]
 
 def _rarest(data: FederatedData) -> float:
     """The share of the rarer of two classes among the training rows; 1 where there are no rows."""
-    counts = class_counts(data)
+    counts = data.class_counts()
     return float(counts.min() / counts.sum()) if float(counts.sum()) else 1.0
-
-
-def class_counts(data: FederatedData) -> Tensor:
-    """How many training rows of source clients have each class, in float64: a sum over clients; of labels 0 and 1."""
-    y = data.y[data.splits["train"].span(data.with_role(SOURCE).numpy()).rows()]
-    if data.task == "classification":
-        return torch.bincount(y, minlength=data.outputs).double()
-    return torch.stack([(y == label).sum() for label in (0, 1)]).double()
 
 
 def loss_metric(loss: Loss) -> Metric:
