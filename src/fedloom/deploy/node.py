@@ -96,15 +96,15 @@ class Node:
         if isinstance(work, Turn):
             return self._turn(worker, shared, work, keeper)
         assert isinstance(work, Evaluate | Measure)
-        found = replace(work, memory=_recalled(work.memory, keeper)).done_by(worker, shared)
+        counting = replace(worker, shows_rows=False)  # what is told of an evaluation are counts
+        found = replace(work, memory=_recalled(work.memory, keeper)).done_by(counting, shared)
         return without_failures(found)
 
     def _worker(self, client: int) -> Worker:
         """What computes for a client of this number, which has the rows of this device."""
         if client not in self._workers:
             experiment = self.experiment.on(alone(self.rows, 0, client))
-            parts = (experiment.problem(), experiment.method, experiment.channel, experiment.top.seed)
-            worker = Worker(*parts, shows_rows=False)
+            worker = Worker(experiment.problem(), experiment.method, experiment.channel, experiment.top.seed)
             self._workers[client] = worker
         return self._workers[client]
 

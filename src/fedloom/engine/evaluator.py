@@ -11,10 +11,12 @@ from torch import Tensor
 
 from fedloom.engine.evaluation import Evaluation, Verdict, collect, pieces
 from fedloom.engine.gradients import gradient_measures
+from fedloom.errors import ConfigError
+from fedloom.execution import Remote
 from fedloom.execution.trees import copied
 from fedloom.execution.work import Evaluated, Measure
 from fedloom.federation.data import FederatedData
-from fedloom.federation.metrics import names_for
+from fedloom.federation.metrics import OfRows, metrics_of, names_for
 
 if TYPE_CHECKING:
     from fedloom.engine.engine import Engine
@@ -35,8 +37,20 @@ class Evaluator:
             replace(e.resolved(setting.method), metrics=names_for(setting.problem.data, e.metrics))
             for e in setting.evaluations
         ]
+        if isinstance(engine.executor, Remote):
+            self._refuse_rows()
         self.unanswered: list[str] = []
         """Why clients did not answer when they were asked, and the row of the history does not say yet."""
+
+    def _refuse_rows(self) -> None:
+        """On real devices a metric that needs single rows cannot be."""
+        data = self.engine.setting.problem.data
+        metrics = [metric for e in self.evaluations for metric in metrics_of(data, e.metrics)]
+        for metric in metrics:
+            if isinstance(metric, OfRows):
+                raise ConfigError(
+                    f"the metric {metric.name!r} needs single rows, which real devices do not show; leave it out"
+                )
 
     def due(self, evaluation: Evaluation, last: bool) -> bool:
         """Whether this evaluation is to be made after the round that just ended."""

@@ -155,6 +155,42 @@ METRICS: Register[Metric] = Register(
 )
 
 
+class OfRows(Metric):
+    """A metric of your own that is worked out from all rows at once: say ``of``, and nothing else.
+
+    Real devices show no single rows, so that a fleet of them cannot have it.
+    """
+
+    joined = True
+
+    @abstractmethod
+    def of(self, out: Tensor, y: Tensor) -> float:
+        """The metric of some rows, at least one, from outputs in float64 and labels; NaN where it means nothing."""
+
+    def values(self, predictions: Predictions) -> Tensor:
+        parts = torch.split(self.points(predictions), predictions.counts.tolist())
+        return torch.tensor([self.of_points(part) for part in parts], dtype=torch.float64)
+
+    def points(self, predictions: Predictions) -> Tensor:
+        """How many outputs there are, the outputs, the labels."""
+        out, y = predictions.out.double(), predictions.y.double()
+        many = out.new_full((len(out), 1), out.shape[-1])
+        return torch.cat([many, out, y if y.dim() > 1 else y.unsqueeze(-1)], -1)
+
+    def of_points(self, points: Tensor) -> float:
+        if len(points) == 0:
+            return math.nan
+        many = int(points[0, 0])
+        out, y = points[:, 1 : 1 + many], points[:, 1 + many :]
+        return float(self.of(out, y if y.shape[1] == many else y[:, 0].long()))
+
+    def counts(self, predictions: Predictions) -> Tensor:
+        raise ConfigError(f"the metric {self.name!r} needs single rows, which real devices do not show; leave it out")
+
+    def value(self, counts: Tensor) -> Tensor:
+        raise NotImplementedError  # of counts that there are none of
+
+
 class RowMean(Metric):
     """A metric that is a mean over rows of something."""
 

@@ -19,11 +19,11 @@ from torch import Tensor
 from fedloom.errors import ConfigError
 from fedloom.federation.data import FederatedData, Task
 from fedloom.federation.losses import Loss
-from fedloom.federation.metric import LABELS, METRICS, NUMBERS, Metric, Predictions, RowMean
+from fedloom.federation.metric import LABELS, METRICS, NUMBERS, Metric, OfRows, Predictions, RowMean
 from fedloom.federation.scores import confusion
 from fedloom.register import hint
 
-__all__ = ["METRICS", "Metric", "Predictions", "RowMean"]
+__all__ = ["METRICS", "Metric", "OfRows", "Predictions", "RowMean"]
 
 OF = ":"
 """Between a metric and the column that it is of: "mae:PM2.5"."""
