@@ -31,7 +31,7 @@ RULES: dict[str, Any] = {
 }
 
 
-def rare(rows: int = 1500, share: float = -3.2, names: tuple[str, str] = ("no", "yes")) -> Any:
+def rare(rows: int = 700, share: float = -3.2, names: tuple[str, str] = ("no", "yes")) -> Any:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(rows, 4)).astype(np.float32)
     yes = rng.random(rows) < 1 / (1 + np.exp(-(share + x @ np.array([1.5, -1.0, 0.5, 0.0]))))
@@ -90,7 +90,7 @@ def scores(draw: st.DrawFn) -> tuple[list[float], list[float]]:
     return out, y
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(scores(), st.sampled_from(list(RULES)), st.booleans())
 def test_no_threshold_is_better_from_rows_or_from_bins(
     on: fedloom.Problem, given_: tuple[list[float], list[float]], rule: str, binned: bool
