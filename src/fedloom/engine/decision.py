@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedloom.engine.evaluation import VALIDATION, Verdict, headline_value
 from fedloom.engine.evaluator import Evaluator, confusion_of
-from fedloom.errors import ConfigError
+from fedloom.errors import Unfit
 from fedloom.federation.problem import Problem
 from fedloom.federation.scores import Steps, bin_edge
 
@@ -46,13 +46,17 @@ def check_decision(decision: Decision | None, problem: Problem, evaluations: int
     data = problem.data
     if data.task == "regression" or (data.task == "classification" and data.outputs != 2):
         kind = "a regression" if data.task == "regression" else f"{data.outputs} classes"
-        raise ConfigError(f"decision = {decision!r} is for yes or no, and this is {kind}; leave it out")
+        raise _unfit(decision, f"is for yes or no, and this is {kind}; leave it out")
     if isinstance(decision, str) and decision not in _RULES:
-        raise ConfigError(f"decision = {decision!r} is no rule; choose one of {', '.join(_RULES)}, or a number")
+        raise _unfit(decision, f"is no rule; choose one of {', '.join(_RULES)}, or a number")
     if not isinstance(decision, str) and problem.loss.link != "margin" and not 0 < decision < 1:
-        raise ConfigError(f"decision = {decision!r} is no probability; choose a number between 0 and 1")
+        raise _unfit(decision, "is no probability; choose a number between 0 and 1")
     if not evaluations:
-        raise ConfigError(f"decision = {decision!r} needs an evaluation, and there is none; leave it out")
+        raise _unfit(decision, "needs an evaluation, and there is none; leave it out")
+
+
+def _unfit(decision: Decision, what: str) -> Unfit:
+    return Unfit(f"decision = {decision!r} {what}", what)
 
 
 def best_threshold(rule: str, verdict: Verdict, problem: Problem) -> Threshold | None:

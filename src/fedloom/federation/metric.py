@@ -191,10 +191,20 @@ class OfRows(Metric):
         raise NotImplementedError  # of counts that there are none of
 
 
-class RowMean(Metric):
-    """A metric that is a mean over rows of something."""
+class Mean(Metric):
+    """A metric that is a mean over rows, or over their labels: its counts are a sum, and how many went into it."""
 
     by_rows = True
+
+    def value(self, counts: Tensor) -> Tensor:
+        return counts[..., 0] / counts[..., 1]
+
+    def counted(self, counts: Tensor) -> Tensor:
+        return counts[..., 1]
+
+
+class RowMean(Mean):
+    """The mean over rows of something that one function says of each."""
 
     def __init__(
         self,
@@ -210,29 +220,16 @@ class RowMean(Metric):
         each = self.each(predictions)
         return predictions.sums(torch.stack([each, torch.ones_like(each)], -1))
 
-    def value(self, counts: Tensor) -> Tensor:
-        return counts[..., 0] / counts[..., 1]
-
-    def counted(self, counts: Tensor) -> Tensor:
-        return counts[..., 1]
-
 
 @METRICS.register("accuracy")
-class Accuracy(Metric):
+class Accuracy(Mean):
     """The share of rows that are right; of several labels, the mean over rows of the share of known labels."""
 
     tasks = LABELS
     bounds = (0.0, 1.0)
-    by_rows = True
 
     def counts(self, predictions: Predictions) -> Tensor:
         y = predictions.y
         hit, known = ((part.unsqueeze(-1).flatten(1)) for part in (predictions.labels() == y, ~torch.isnan(y)))
         share = (hit & known).sum(-1) / known.sum(-1).clamp(min=1)
         return predictions.sums(torch.stack([share, known.any(-1)], -1))
-
-    def value(self, counts: Tensor) -> Tensor:
-        return counts[..., 0] / counts[..., 1]
-
-    def counted(self, counts: Tensor) -> Tensor:
-        return counts[..., 1]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedloom.errors import ConfigError
-from fedloom.federation.metric import LABELS, METRICS, NUMBERS, Metric, Predictions, RowMean
+from fedloom.federation.metric import LABELS, METRICS, NUMBERS, Mean, Metric, Predictions, RowMean
 
 BINS = 1000
 """In how many bins of equal width in log-odds scores are counted where single rows are not shown …"""
@@ -211,11 +211,10 @@ def _over_columns(counts: Tensor, of: object) -> Tensor:
     return found.reshape(counts.shape[:-3])
 
 
-class OfProbabilities(Metric):
+class OfProbabilities(Mean):
     """A mean of something over all rows, or over all known labels of all rows, that needs probabilities."""
 
     tasks = LABELS
-    by_rows = True
     higher_is_better = False
     needs_probabilities = True
 
@@ -235,12 +234,6 @@ class OfProbabilities(Metric):
     def each_row(self, p: Tensor, truth: Tensor) -> Tensor:
         """Of each row with a class: (rows,)."""
         return self.each(p, truth).sum(-1)
-
-    def value(self, counts: Tensor) -> Tensor:
-        return counts[..., 0] / counts[..., 1]
-
-    def counted(self, counts: Tensor) -> Tensor:
-        return counts[..., 1]
 
 
 @METRICS.register("log-loss")
@@ -307,12 +300,11 @@ def _certain(p: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @METRICS.register("top-k")
-class Top(Metric):
+class Top(Mean):
     """The share of rows whose class is among the K likeliest: "top-k:3"; without a number, 5."""
 
     tasks = ("classification",)
     bounds = (0.0, 1.0)
-    by_rows = True
     takes = "K"
 
     def __init__(self, k: int = 5) -> None:
@@ -329,12 +321,6 @@ class Top(Metric):
         later = torch.arange(out.shape[-1]) > y  # of equal ones the later class comes first, as in scikit-learn
         before = ((out > own) | ((out == own) & later)).sum(-1)
         return predictions.sums(torch.stack([before < self.k, torch.ones_like(before)], -1))
-
-    def value(self, counts: Tensor) -> Tensor:
-        return counts[..., 0] / counts[..., 1]
-
-    def counted(self, counts: Tensor) -> Tensor:
-        return counts[..., 1]
 
 
 @METRICS.register("kappa")
