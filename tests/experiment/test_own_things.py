@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from fedloom import load_run
 from fedloom.cli import app
 from fedloom.errors import ConfigError
 from fedloom.experiment import Settings, make_experiment
@@ -23,8 +26,8 @@ from fedloom.data import load
 from fedloom.data.owners import Iid
 from fedloom.engine.selection import Selection
 from fedloom.execution import Serial
-from fedloom.federation.losses import LOSSES
-from fedloom.federation.metrics import Metric
+from fedloom.federation.losses import LOSSES, Loss
+from fedloom.federation.metrics import Metric, OfRows
 from fedloom import Fleet
 
 
@@ -89,6 +92,22 @@ class Here(Serial):
 
 class Again(type(LOSSES["cross-entropy"])):
     pass
+
+
+class Focal(Loss):
+    """Says no more than what a row costs."""
+
+    def rows(self, out, y):
+        p = torch.log_softmax(out, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+        return -((1 - p.exp()) ** 2) * p
+
+
+class Widest(OfRows):
+    """The largest output of any row: no count that adds up has it."""
+
+    def of(self, out, y):
+        assert y.dtype == torch.int64
+        return out.max()
 
 
 office = Fleet(dropout=0.25)
@@ -171,3 +190,33 @@ def test_flags_take_them_too() -> None:
 def test_what_is_of_another_kind_is_refused_with_what_it_must_be(section: dict[str, object], what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         make_experiment(Settings(section))
+
+
+@pytest.mark.parametrize("model", ["linear", "cnn"])
+def test_a_loss_needs_only_its_rows_and_a_metric_only_what_it_makes_of_all_rows(model: str, tmp_path: Path) -> None:
+    flags = ["--data", "digits", "--clients", "3", "--model", model, "--loss", "own_things:Focal", "--rounds", "2"]
+    flags += ["--metric", "own_things:Widest", "--metric", "accuracy", "--lr", "0.5", "--out", "own"]
+    result = CliRunner().invoke(app, ["run", *flags])
+    assert result.exit_code == 0, result.output
+    run = load_run("own")
+    ends = run.history[-1]["evaluation"]["own_things:Widest"]
+    assert ends["pooled"] == ends["max"]
+    assert run.summary["statistics"] == {"own_things:Widest": "pooled", "accuracy": "weighted", "loss": "weighted"}
+    assert run.history[-1]["evaluation"]["loss"]["weighted"] < run.history[0]["evaluation"]["loss"]["weighted"]
+    assert len(run.predict(torch.zeros(2, 1, 8, 8))) == 2
+    assert Path("own/report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--loss", "own_things:number"], "own_things:number.*Loss"),
+        (["--loss", "own_things:Fokal"], "own_things:Fokal.*cannot be had"),
+        (["--metric", "own_things:number"], "own_things:number.*Metric"),
+        (["--metric", "own_thing:Widest"], "own_thing"),
+    ],
+)
+def test_a_loss_or_metric_that_is_none_is_said_in_words(flags: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, ["run", "--data", "digits", *flags])
+    assert result.exit_code == 2
+    assert re.search(said, result.output)

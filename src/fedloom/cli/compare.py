@@ -99,7 +99,7 @@ def _conclude(comparison: Comparison, folder: Path, console: Console, target: fl
     """The table, compare.json, the page."""
     from fedloom.comparison.protocol import SAME_ROWS
     from fedloom.report import rich_table, verdict
-    from fedloom.report.lead import evaluated
+    from fedloom.report.lead import base_rate, evaluated
 
     groups, goal = comparison.conclude(folder, target)
     console.print(rich_table(groups, goal, console.width))
@@ -107,6 +107,8 @@ def _conclude(comparison: Comparison, folder: Path, console: Console, target: fl
         say(console, line)
     if said := evaluated(groups):
         say(console, said)
+    for line in sorted({base_rate(run) for group in groups for run in group.runs} - {""}):
+        say(console, f"For comparison, {line}.")
     if len(groups) > len({group.runs[0].method for group in groups}):
         say(console, f"note: {SAME_ROWS}", "yellow")
     if report:

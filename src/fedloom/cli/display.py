@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 Follow = Callable[[Row, int], None]
+COMMON = 0.5
+"""From which share of the rows on the commonest class is said beside the accuracy."""
+_FEW_CLASSES = 6  # whose confusion matrix a terminal shows
 _LINES = 10  # about so many lines tell of a run where there is no terminal
 
 
@@ -70,7 +73,7 @@ class _Pace:
         """What there is to say once this round is done; the time left is that at the pace so far."""
         self.first = self.first or (row["round"], time.monotonic())
         if row.get("evaluation"):
-            self.metric = primary(row["evaluation"])
+            self.metric = primary(row["evaluation"], short=True)
         done, ahead = row["round"] - self.first[0], total - row["round"]
         left = (time.monotonic() - self.first[1]) / done * ahead if done else 0.0
         words = [self.metric, *clocks(row), f"{seconds_text(left)} left" if done and ahead else ""]
@@ -110,11 +113,16 @@ def _bar(console: Console, label: str) -> Iterator[Follow]:
 
 
 def ending(summary: dict[str, Any]) -> Table:
-    """What came of a run: its metrics and how clients differ in them, and what it cost."""
+    """What came of a run: its metrics and how clients differ in them, and what it cost.
+
+    What is no mean over rows is pooled: the column is there where a metric is.
+    """
     titles = {"weighted": "Weighted mean", "mean": "Mean", "std": "Spread", "worst_tenth": "Worst tenth"}
+    pooled = "pooled" in summary.get("statistics", {}).values()
+    titles = ({"pooled": "Pooled"} if pooled else {}) | titles
     table = make_table(f"After round {summary['rounds']}", *titles.values(), numbers=True)
     for name, values in sorted(summary["spread"].items(), key=lambda item: item[0] == "loss"):
-        table.add_row(name, *(plain_text(values[statistic]) for statistic in titles))
+        table.add_row(name + base_rate(name, summary), *(plain_text(values[statistic]) for statistic in titles))
     cost = [*clocks(summary), f"wall {seconds_text(summary['wall_seconds'])}"]
     cost.append(f"{summary['gradient_evaluations']:,} gradient evaluations")
     table.caption = "  ".join(cost)
@@ -140,6 +148,41 @@ def measures_text(matrix: TaskMatrix) -> str:
     return "  ".join(f"{name_text(name).lower()} {plain_text(value)}" for name, value in matrix.measures().items())
 
 
+def base_rate(name: str, summary: dict[str, Any]) -> str:
+    """What always saying the commonest class would come to, beside an accuracy that it makes look good."""
+    told = summary.get("base_rate") or {}
+    if name != "accuracy" or told.get("share", 0.0) < COMMON:
+        return ""
+    return f' (always "{told["class"]}": {plain_text(told["share"])})'
+
+
+def shows_matrix(summary: dict[str, Any]) -> bool:
+    """Whether the confusion matrix is small, and says what the metrics do not: where most rows are of one class."""
+    few = len((summary.get("confusion") or {}).get("classes", [None] * 99)) <= _FEW_CLASSES
+    return few and ((summary.get("base_rate") or {}).get("share", 0.0) >= COMMON or "decision" in summary)
+
+
+def confusion_table(told: dict[str, Any]) -> Table:
+    """How many rows of each class were taken for which."""
+    table = make_table("Rows that are", *(f"said {name}" for name in told["classes"]), numbers=True)
+    for name, counts in zip(told["classes"], told["counts"], strict=True):
+        table.add_row(Text(name), *(f"{count:,}" for count in counts))
+    return table
+
+
+def decided(summary: dict[str, Any]) -> str:
+    """The threshold that was chosen, and what it makes of the evaluated rows, in a line; nothing where none was."""
+    told = summary.get("decision") or {}
+    if told.get("threshold") is None:
+        return ""
+    by = "split" in told and f"best for {told['rule']} on the {told['split']} rows ({plain_text(told['value'])})"
+    yes = ((told.get("confusion") or {}).get("classes") or ["0", "1"])[-1]
+    split = (summary.get("judged") or {}).get("split", "evaluated")
+    usual = {name: plain_text(value) for name, value in told["usual"].items()}
+    then = ", ".join(f"{name} {plain_text(value)} (else {usual[name]})" for name, value in told["metrics"].items())
+    return f'decision: "{yes}" from {told["threshold"]:.4g} on, {by or "as given"}. On the {split} rows: {then}'
+
+
 def stopped(summary: dict[str, Any]) -> str:
     """Why a run ended before its last round, in a line; nothing of a run that did not."""
     target = summary.get("target") or {}
@@ -161,12 +204,21 @@ def _moment(at: Row) -> str:
     return f"{simulated}round {at['round']}"
 
 
-def primary(metrics: dict[str, Any], write: Callable[[float], str] | None = None) -> str:
-    """The metric that is shown when there is room for one, with its value: the first that is not the loss."""
+def primary(metrics: dict[str, Any], write: Callable[[float], str] | None = None, short: bool = False) -> str:
+    """The metric that is shown when there is room for one, with its value: the first that is not the loss.
+
+    What is no mean over rows is that of all rows together, and unless it is to be short, that over clients too.
+    """
     if not metrics:
         return "not evaluated"
+    from fedloom.federation.metrics import headline
+
     name = next((name for name in metrics if name != "loss"), "loss")
-    return f"{name} {(write or plain_text)(metrics[name]['weighted'])}"
+    values, write = metrics[name], write or plain_text
+    if headline(name) == "weighted" or "pooled" not in values:
+        return f"{name} {write(values['weighted'])}"
+    clients = "" if short else f"; {write(values['mean'])} ± {write(values['std'])} over clients"
+    return f"{name} {write(values['pooled'])} pooled{clients}"
 
 
 def clocks(row: Row) -> list[str]:

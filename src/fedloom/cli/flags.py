@@ -104,6 +104,17 @@ def _widths(key: str, value: str) -> dict[str, Any]:
     return {key: parts[0] if len(parts) == 1 else parts}
 
 
+def _weights(key: str, value: str) -> dict[str, Any]:
+    """ "balanced", "1,20", or "no=1,yes=20"."""
+    from fedloom.experiment import parse_value
+
+    parts = [part.strip() for part in value.split(",") if part.strip()]
+    if all("=" in part for part in parts):
+        named = (part.rpartition("=") for part in parts)
+        return {key: {name.strip(): parse_value(number.strip()) for name, _, number in named}}
+    return {key: value if value == "balanced" else [parse_value(part) for part in parts]}
+
+
 def _until(key: str, value: str) -> dict[str, Any]:
     metric, _, target = value.partition("=")
     return {"schedule.metric": metric.strip(), **_parsed(key, target.strip() or "none")}
@@ -201,6 +212,14 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag("--hidden", "model.hidden", str, "Widths of the hidden layers, such as 200,100.", "WIDTHS", _widths),
     Flag("--loss", "model.loss", str, "The loss; what suits the task unless given.", "NAME"),
+    Flag(
+        "--class-weights",
+        "model.class_weights",
+        str,
+        "What rows count for by class: balanced, or numbers such as no=1,yes=20.",
+        "balanced|NUMBERS",
+        _weights,
+    ),
     Flag("--prior", "prior.run", str, "The folder of an earlier run, whose model is held on to.", "RUN"),
     Flag("--prior-start", "prior.start", bool, "Also start from the model of --prior."),
     Flag(
@@ -254,6 +273,14 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--stream-duration", "stream.duration", str, "Seconds until all of its rows are there.", "SECONDS"),
     Flag("--stream-timestamps", "stream.timestamps", bool, "Rows come by their own times."),
     Flag("--eval-every", "evaluation.every", int, "Evaluate every so many rounds; 0: only after the last."),
+    Flag(
+        "--decision",
+        "decision",
+        str,
+        "When yes: a probability, or what to make best (f1, balanced-accuracy, youden).",
+        "RULE|NUMBER",
+        _parsed,
+    ),
     Flag("--metric", "evaluation.metrics", list[str], "A metric, or module:metric; may be given again.", "NAME"),
     Flag("--executor", "execution.executor", str, "auto, serial, processes, ray, or module:Class."),
     Flag("--workers", "execution.workers", int, "Worker processes."),

@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.cli.display import ending, following, make_console, matrix_table, measures_text, primary, say, stopped
+from fedloom.cli.display import (
+    confusion_table,
+    decided,
+    ending,
+    following,
+    make_console,
+    matrix_table,
+    measures_text,
+    primary,
+    say,
+    shows_matrix,
+    stopped,
+)
 from fedloom.cli.flags import EXECUTION, Flags, overrides, with_flags
 from fedloom.cli.guard import Halt
 from fedloom.storage.files import slug
@@ -106,6 +118,10 @@ def _tell(console: Console, done: Run) -> None:
 def tell(console: Console, summary: dict[str, Any]) -> None:
     """What came of one run."""
     console.print(ending(summary))
+    if line := decided(summary):
+        say(console, line)
+    if shows_matrix(summary):
+        console.print(confusion_table((summary.get("decision") or {}).get("confusion") or summary["confusion"]))
     if why := stopped(summary):
         say(console, why)
 

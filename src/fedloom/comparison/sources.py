@@ -177,7 +177,8 @@ def _further(entry: Entry) -> dict[str, Any]:
 def _terms(setting: Setting) -> dict[str, str]:
     """What a run combines beside problem and method, as texts; a model that it starts from by its fingerprint."""
     start = {} if setting.theta0 is None else {"theta0": theta_sha256(setting.theta0)}
-    return {key: repr(getattr(setting, key)) for key in _TERMS} | start
+    decided = {} if setting.decision is None else {"decision": repr(setting.decision)}
+    return {key: repr(getattr(setting, key)) for key in _TERMS} | start | decided
 
 
 def _method(entry: Entry) -> Method:

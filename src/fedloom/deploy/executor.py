@@ -26,7 +26,7 @@ from fedloom.execution import Remote, Worker
 from fedloom.execution.room import Room
 from fedloom.execution.work import Evaluate, Memories, Trained, Turn, Work, as_tree
 from fedloom.federation.data import FederatedData
-from fedloom.federation.metrics import fidelity, loss_metric, metrics_for
+from fedloom.federation.metrics import fidelity, loss_metric, metrics_of
 from fedloom.federation.ragged import Ints
 from fedloom.federation.randomness import Draw
 from fedloom.methods.method import ServerMethod
@@ -74,7 +74,7 @@ class Fleet(Remote):
         """What a reply to each kind of work looks like: found with made-up rows, or the first that was there."""
 
     def open(self, worker: Worker) -> None:
-        self.worker = worker
+        self.worker = replace(worker, shows_rows=False)  # it does what nodes do, to know what replies look like
         self._problem = worker.problem
         self.roster.save()
 
@@ -299,7 +299,7 @@ class Fleet(Remote):
             found = reading.trained(tree, self.worker.channel, like, self._weight(part), sums, self.terms)
         elif isinstance(part, Evaluate):
             data = self.worker.problem.data
-            metrics = [*metrics_for(data.task, part.metrics, data.columns), loss_metric(self.worker.problem.loss)]
+            metrics = [*metrics_of(data, part.metrics), loss_metric(self.worker.problem.loss)]
             metrics += [] if part.reference is None else [fidelity(part.reference)]
             labels = max(1, len(data.columns))
             found = reading.evaluated(tree, metrics, card.sizes[part.split], labels, like, self.terms)

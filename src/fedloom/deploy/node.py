@@ -96,7 +96,8 @@ class Node:
         if isinstance(work, Turn):
             return self._turn(worker, shared, work, keeper)
         assert isinstance(work, Evaluate | Measure)
-        found = replace(work, memory=_recalled(work.memory, keeper)).done_by(worker, shared)
+        counting = replace(worker, shows_rows=False)  # what is told of an evaluation are counts
+        found = replace(work, memory=_recalled(work.memory, keeper)).done_by(counting, shared)
         return without_failures(found)
 
     def _worker(self, client: int) -> Worker:
@@ -148,7 +149,7 @@ def _recalled(memory: Memories | None, keeper: Keeper) -> Memories | None:
 
 def without_failures(found: Evaluated | Measured) -> Tree:
     """What was found, as it travels: a node that fails says so instead."""
-    return {name: part for name, part in vars(found).items() if name != "failures"}
+    return {name: part for name, part in vars(found).items() if name not in ("failures", "points")}
 
 
 def _accepted(memory: Memories) -> int | None:

@@ -44,7 +44,10 @@ def rehearse(
     beside = out.with_name(f"{out.name}.rehearsal")
     private_folder(beside)
     shutil.rmtree(beside / "federation", ignore_errors=True)
-    write_app(beside / "app", toml.dumps(experiment.resolved()), replace(terms or Terms(), out=str(out), nodes=clients))
+    settings, weights = experiment.resolved(), experiment.problem().loss.class_weights
+    if weights is not None:  # no node could know them: they follow from the labels of all clients
+        settings["model"]["class_weights"] = list(weights)
+    write_app(beside / "app", toml.dumps(settings), replace(terms or Terms(), out=str(out), nodes=clients))
     with Federation(beside / "federation") as federation:
         for client in range(clients):
             federation.start_node(f"node-{client}", client=client, state=str(beside / f"state-{client}"))

@@ -14,6 +14,7 @@ from fedloom.deploy.link import Link
 from fedloom.deploy.roster import Roster
 from fedloom.deploy.terms import Terms
 from fedloom.engine.engine import Row
+from fedloom.engine.evaluation import headline_value
 from fedloom.engine.fleet import Fleet as Simulated
 from fedloom.engine.run import Run
 from fedloom.errors import ConfigError, RunError
@@ -66,7 +67,7 @@ def _tell(row: Row, rounds: int) -> None:
     words = [f"round {row['round']}/{rounds}"]
     if "selected" in row:
         words.append(f"{row['accepted']} of {row['selected']} replies")
-    words += [f"{name} {values['weighted']:.4g}" for name, values in row.get("evaluation", {}).items()]
+    words += [f"{name} {headline_value(name, values):.4g}" for name, values in row.get("evaluation", {}).items()]
     log.info("%s", ", ".join(words))
 
 

@@ -19,6 +19,7 @@ from fedloom.engine.memories import Keeper
 from fedloom.errors import DataError, RunError
 from fedloom.execution import Worker, one_thread
 from fedloom.federation.data import FederatedData
+from fedloom.federation.metrics import names_for
 from fedloom.federation.model import Model
 from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
@@ -142,12 +143,13 @@ def adapt_client(
     and which metrics; ``about`` goes into the record.
     """
     fitted, judged = evaluation.fitted, evaluation.evaluated
+    evaluation = replace(evaluation, metrics=names_for(problem.data, evaluation.metrics))
     for split, what in ((fitted, "adapt on"), (judged, "be evaluated on")):
         if len(client.rows.get(split, ())) == 0:
             raise DataError(
                 f"client {client.label} has no rows to {what} ({split}); give it some, or take another client"
             )
-    lone = Problem(client.alone(), problem.model, problem.loss.name, problem.dtype)
+    lone = Problem(client.alone(), problem.model, problem.loss.name, problem.dtype, problem.loss.class_weights)
     worker = Worker(lone, method, Channel(), seed)
     ids = np.array([client.number])
     memory = Keeper(store, elsewhere=False).of(ids)

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from fedloom.engine.engine import Clocks
+from fedloom.engine.evaluation import headline_value
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.matrix import TaskMatrix
 from fedloom.engine.rounds import Rounds
@@ -290,7 +291,7 @@ class _Sequence:
         evaluation = self.tasks[0].setting.evaluations[0].name
         names = self.scores[0][0][evaluation]
         metric = next((name for name in names if name != "loss"), "loss")
-        fresh, *rows = (tuple(_value(scores[evaluation][metric]) for scores in row) for row in self.scores)
+        fresh, *rows = (tuple(_value(metric, scores[evaluation][metric]) for scores in row) for row in self.scores)
         return TaskMatrix(tuple(task.name for task in self.tasks), tuple(rows), fresh, metric, higher_is_better(metric))
 
     def _write(self) -> None:
@@ -418,8 +419,8 @@ def _after(when: Any, now: float) -> Any:
     return when + now if isinstance(when, int | float) else when
 
 
-def _value(statistics: dict[str, Any]) -> float:
-    value = statistics["weighted"]
+def _value(metric: str, statistics: dict[str, Any]) -> float:
+    value = headline_value(metric, statistics)
     return math.nan if value is None else float(value)
 
 

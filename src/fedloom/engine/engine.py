@@ -24,7 +24,7 @@ from fedloom.execution import Executor, Worker
 from fedloom.execution.work import Memories, Test, Trained, Turn
 from fedloom.federation.data import POOL, SOURCE
 from fedloom.federation.losses import Labels
-from fedloom.federation.metrics import metrics_for
+from fedloom.federation.metrics import metrics_of
 from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ints, Window
 from fedloom.federation.randomness import Draw
@@ -138,7 +138,7 @@ class Engine(ABC):
         if setting.stream is not None:
             metrics = setting.evaluations[0].metrics if setting.evaluations else None
             self.problem, self.online = Online.of(problem, setting.stream, setting.seed, setting.fleet.storage, pooled)
-            self.online.test_by(self.problem, metrics_for(self.problem.data.task, metrics, self.problem.data.columns))
+            self.online.test_by(self.problem, metrics_of(problem.data, metrics))
         else:
             problem = problem.limited(setting.fleet.storage) if setting.fleet.storage else problem
             self.problem = problem.with_pool() if pooled else problem

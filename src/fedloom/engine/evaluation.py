@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -15,11 +15,12 @@ from torch import Tensor
 from fedloom.errors import ConfigError
 from fedloom.execution.work import Evaluate, Evaluated
 from fedloom.federation.data import SOURCE, TARGET, FederatedData
-from fedloom.federation.metrics import from_counts, higher_is_better, metrics_for
+from fedloom.federation.metrics import error_of, from_counts, from_points, headline, higher_is_better, metrics_of
 from fedloom.federation.ragged import Ints
 from fedloom.methods.method import Method
 from fedloom.types import Count, Positive, Vector
 
+T = TypeVar("T")
 VALIDATION = "validation"
 """The rows that something is chosen by, and what an evaluation on them is called."""
 _ROWS_AT_ONCE = 5000  # an evaluation goes to the executor in pieces of about so many rows …
@@ -129,7 +130,7 @@ class Evaluation:
 
     def check(self, data: FederatedData) -> None:
         """Refuses what cannot be evaluated, before any work."""
-        metrics_for(data.task, self.metrics, data.columns)
+        metrics_of(data, self.metrics)
         if data.layout == "features" and self.model in ("personal", "adapted"):
             raise ConfigError(
                 f"{self.name}: model = {self.model!r}, but where clients hold columns only all of them together have a "
@@ -167,6 +168,20 @@ class Verdict:
     values: dict[str, Tensor]
     pooled: dict[str, float] = field(default_factory=dict)
     """Each metric of the rows of all clients together, as if one client had them."""
+    counts: dict[str, Tensor] = field(default_factory=dict)
+    """What the pooled values were worked out from: sums of counts, …"""
+    points: dict[str, Tensor] = field(default_factory=dict)
+    """… or, of metrics that need all rows at once, what was joined of these."""
+    inexact: dict[str, float] = field(default_factory=dict)
+    """Pooled values of rows in bins, and how far each may be from that of the rows themselves."""
+
+    def without(self, names: Collection[str]) -> Verdict:
+        """The same without the values of some metrics, which were asked for the sake of their counts."""
+
+        def rest(values: dict[str, T]) -> dict[str, T]:
+            return {name: value for name, value in values.items() if name not in names}
+
+        return replace(self, values=rest(self.values), pooled=rest(self.pooled), inexact=rest(self.inexact))
 
     def summary(self) -> dict[str, dict[str, float]]:
         """For each metric the weighted mean, the plain mean, the spread over clients, the worst tenth; and pooled.
@@ -182,6 +197,11 @@ class Verdict:
             if name in self.pooled:
                 found[name]["pooled"] = self.pooled[name]
         return found
+
+
+def headline_value(name: str, statistics: Mapping[str, float]) -> float:
+    """A metric where there is room for one number: pooled where it is no mean over rows, else weighted by rows."""
+    return statistics.get(headline(name), statistics["weighted"])
 
 
 def summarise(values: Tensor, rows: Tensor, higher: bool) -> dict[str, float]:
@@ -214,5 +234,10 @@ def collect(clients: Ints, parts: list[Evaluated]) -> Verdict:
     """The pieces' results as one."""
     names = parts[0].values
     values = {name: torch.cat([part.values[name] for part in parts]) for name in names}
-    pooled = {name: from_counts(name, torch.stack([part.sums[name] for part in parts]).sum(0)) for name in names}
-    return Verdict(clients, torch.cat([part.counts for part in parts]), values, pooled)
+    counts = {name: torch.stack([part.sums[name] for part in parts]).sum(0) for name in parts[0].sums}
+    points = {name: torch.cat([part.points[name] for part in parts]) for name in parts[0].points}
+    pooled = {name: from_counts(name, own) for name, own in counts.items()}
+    pooled |= {name: from_points(name, own) for name, own in points.items()}
+    inexact = {name: error for name, own in counts.items() if (error := error_of(name, own)) > 0}
+    rows = torch.cat([part.counts for part in parts])
+    return Verdict(clients, rows, values, pooled, counts, points, inexact)

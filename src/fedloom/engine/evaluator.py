@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,11 +11,20 @@ from torch import Tensor
 
 from fedloom.engine.evaluation import Evaluation, Verdict, collect, pieces
 from fedloom.engine.gradients import gradient_measures
+from fedloom.errors import ConfigError
+from fedloom.execution import Remote
 from fedloom.execution.trees import copied
 from fedloom.execution.work import Evaluated, Measure
+from fedloom.federation.data import FederatedData
+from fedloom.federation.metrics import OfRows, metrics_of, names_for
 
 if TYPE_CHECKING:
     from fedloom.engine.engine import Engine
+
+
+CONFUSION, CALIBRATION = "kappa", "calibration-error"
+"""Metrics whose counts are the confusion matrix, and the calibration curve."""
+_MOST_CLASSES = 50  # of a matrix that is written down
 
 
 class Evaluator:
@@ -23,17 +32,38 @@ class Evaluator:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.evaluations = [e.resolved(engine.setting.method) for e in engine.setting.evaluations]
+        setting = engine.setting
+        self.evaluations = [
+            replace(e.resolved(setting.method), metrics=names_for(setting.problem.data, e.metrics))
+            for e in setting.evaluations
+        ]
+        if isinstance(engine.executor, Remote):
+            self._refuse_rows()
         self.unanswered: list[str] = []
         """Why clients did not answer when they were asked, and the row of the history does not say yet."""
+
+    def _refuse_rows(self) -> None:
+        """On real devices a metric that needs single rows cannot be."""
+        data = self.engine.setting.problem.data
+        metrics = [metric for e in self.evaluations for metric in metrics_of(data, e.metrics)]
+        for metric in metrics:
+            if isinstance(metric, OfRows):
+                raise ConfigError(
+                    f"the metric {metric.name!r} needs single rows, which real devices do not show; leave it out"
+                )
 
     def due(self, evaluation: Evaluation, last: bool) -> bool:
         """Whether this evaluation is to be made after the round that just ended."""
         return last or (evaluation.every > 0 and self.engine.clocks.round % evaluation.every == 0)
 
-    def evaluate(self, evaluation: Evaluation) -> Verdict:
-        """Evaluate the models as they are now."""
-        engine = self.engine
+    def evaluate(self, evaluation: Evaluation, decision: float | None = None, details: bool = False) -> Verdict:
+        """Evaluate the models as they are now; from the probability ``decision`` on, a row is taken for a 1.
+
+        With ``details`` the verdict has the counts of their metrics too, but not the values.
+        """
+        engine, asked = self.engine, names_for(self.engine.setting.problem.data, evaluation.metrics)
+        further = [name for name in self.details if name not in asked] if details else []
+        evaluation = replace(evaluation, metrics=(*asked, *further))
         data, evaluation = engine.problem.data, evaluation.resolved(engine.setting.method)
         clients = evaluation.clients(data)
         parts = pieces(clients, data.splits[evaluation.evaluated].sizes.numpy()[clients])
@@ -44,12 +74,20 @@ class Evaluator:
             window = engine.window(part)
             memory = engine.memories(part, window) if personal else None
             work = evaluation.work(part, engine.clocks.round)
-            works.append(replace(work, theta=theta, memory=memory, window=window))
+            works.append(replace(work, theta=theta, memory=memory, window=window, decision=decision))
         results: list[Evaluated | None] = [None] * len(works)
         for number, result in engine.executor.map(engine.state, works):
             results[number] = copied(result)
             self.unanswered += result.failures
-        return collect(clients, [result for result in results if result is not None])
+        return collect(clients, [result for result in results if result is not None]).without(further)
+
+    @property
+    def details(self) -> list[str]:
+        """Metrics whose counts a summary shows: the confusion matrix and the calibration curve, where there are any."""
+        problem = self.engine.setting.problem
+        if problem.data.task == "regression":
+            return []
+        return [CONFUSION] if problem.loss.link == "margin" else [CONFUSION, CALIBRATION]
 
     def gradients(self) -> dict[str, float]:
         """How much the clients' gradients differ at the model as it is now."""
@@ -107,3 +145,31 @@ class _Queue:
             for key, value in self.waiting.pop(self.next).items():
                 self.sums[key] = self.sums[key] + value if key in self.sums else value
             self.next += 1
+
+
+def confusion_of(verdict: Verdict, data: FederatedData) -> dict[str, Any] | None:
+    """How many rows of each class were taken for which: all clients' together; None where that is not known."""
+    matrix = verdict.counts.get(CONFUSION)
+    if matrix is None or len(matrix) > _MOST_CLASSES:
+        return None
+    return {"classes": list(_names(data)), "counts": matrix.long().tolist()}
+
+
+def details_of(verdict: Verdict, data: FederatedData) -> dict[str, Any]:
+    """What the summary of a run tells of its classes: the confusion matrix, the commonest, how sure the model is."""
+    found: dict[str, Any] = {}
+    if (confusion := confusion_of(verdict, data)) is not None:
+        found["confusion"] = confusion
+    matrix = verdict.counts.get(CONFUSION)
+    if matrix is not None and data.task != "multilabel" and float(matrix.sum()):
+        rows = matrix.sum(-1)
+        found["base_rate"] = {"class": _names(data)[int(rows.argmax())], "share": float(rows.max() / rows.sum())}
+    if CALIBRATION in verdict.counts:
+        rows, said, true = verdict.counts[CALIBRATION].unbind(-1)
+        found["calibration"] = {"rows": rows.long().tolist(), "said": said.tolist(), "true": true.long().tolist()}
+    return found
+
+
+def _names(data: FederatedData) -> tuple[str, ...]:
+    """The classes by name; of labels 0 and 1."""
+    return tuple(data.classes) if data.task != "multilabel" and data.classes else ("0", "1")

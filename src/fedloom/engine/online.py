@@ -162,8 +162,15 @@ class Prequential:
         ids, place, rows_of = np.unique(keys[0][order.numpy()], return_inverse=True, return_counts=True)
         clients, owner, counts = (torch.from_numpy(column) for column in (ids, place, rows_of))
         data, loss = self.problem.data, self.problem.loss
-        predictions = Predictions(out, y, owner, counts, data.task, loss.threshold)
+        predictions = Predictions(out, y, owner, counts, data.task, loss.threshold, loss.link)
         shown = predictions.original(data.y_scale, clients)
-        found = {metric.name: float(metric.value(metric.counts(shown).sum(0))) for metric in self.metrics}
+        found = {metric.name: _of_all(metric, shown) for metric in self.metrics}
         own = loss_metric(loss)
-        return {"rows": rows} | found | {own.name: float(own.value(own.counts(predictions).sum(0)))}
+        return {"rows": rows} | found | {own.name: _of_all(own, predictions)}
+
+
+def _of_all(metric: Metric, rows: Predictions) -> float:
+    """The metric of the rows of all clients together."""
+    if metric.joined:
+        return metric.of_points(metric.points(rows))
+    return float(metric.value(metric.counts(rows).sum(0)))

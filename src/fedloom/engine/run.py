@@ -20,8 +20,10 @@ from fedloom.capacity import ALLOCATION
 from fedloom.channel import Channel
 from fedloom.data import describe
 from fedloom.engine.arrivals import Arrivals
+from fedloom.engine.decision import Decision, decide, notes_on
 from fedloom.engine.engine import Clocks, Engine
-from fedloom.engine.evaluation import VALIDATION, Evaluation, Verdict, watched
+from fedloom.engine.evaluation import VALIDATION, Evaluation, Verdict, headline_value, watched
+from fedloom.engine.evaluator import details_of
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.live import Live
 from fedloom.engine.matrix import TaskMatrix
@@ -32,10 +34,11 @@ from fedloom.engine.selection import Selection
 from fedloom.engine.setting import Setting
 from fedloom.errors import Deserted, FedloomError, RunError
 from fedloom.execution import Executor, Remote, executor_for, one_thread
-from fedloom.federation.metrics import higher_is_better, metrics_for
+from fedloom.federation.metrics import headline, higher_is_better, metrics_of
 from fedloom.federation.model import Model
 from fedloom.federation.networks import Recipe
 from fedloom.federation.problem import Problem
+from fedloom.federation.scores import BINS
 from fedloom.federation.streams import Stream
 from fedloom.fields import checked
 from fedloom.methods import Method, method_of, name_of
@@ -205,6 +208,7 @@ def train(
     stream: Stream | None = None,
     channel: Channel | None = None,
     evaluate: Evaluation | Sequence[Evaluation] | None = None,
+    decision: Decision | None = None,
     executor: str | Executor = "auto",
     workers: int | None = None,
     ray_address: str | None = None,
@@ -236,6 +240,8 @@ def train(
     * ``stream``: how the clients' training rows arrive; none: all are there.
     * ``channel``: what messages go through, such as a quantisation; none: they arrive as they were sent.
     * ``evaluate``: one Evaluation or several; none: the default one; an empty list: nothing is evaluated.
+    * ``decision``: of yes or no, from which probability on a row is a yes: a number, or "f1", "balanced-accuracy" or
+      "youden", which the threshold is to make best on the validation rows. None: the likelier.
     * ``prior``: θ_p, the model of an earlier run, for methods that hold on to one: a vector, a Run, or its folder.
     * ``theta0``: the model to start from, likewise; none: as the model's own initialisation draws it for the seed.
     * ``on_error``: a client that fails, or answers with NaN, ends the run ("stop") or is left out ("drop").
@@ -276,6 +282,7 @@ def train(
         stream=stream,
         channel=channel,
         evaluate=evaluate,
+        decision=decision,
         executor=executor,
         workers=workers,
         ray_address=ray_address,
@@ -351,7 +358,8 @@ class Prepared:
             walk.go()
             walk.settle()
             summary = walk.summary()
-            found = [*said, *history.notes, walk.deserted, _missed(summary), *_chosen(summary), _diverged(engine)]
+            found = [*said, *history.notes, walk.deserted, _missed(summary), *_chosen(summary), *notes_on(summary)]
+            found += [*_inexact(summary), _diverged(engine)]
             notes = [note for note in found if note]
             product = Predictor(walk.card, self.setting.problem.model, engine.theta(), decision=decision_of(summary))
             return Run(engine.theta(), engine.state, history.kept(), summary, place, notes, product=product)
@@ -504,8 +512,9 @@ class _Walk:
             if not evaluator.due(evaluation, last=self.over):
                 continue
             due.append(evaluation)
-            verdict = evaluator.evaluate(evaluation)
-            if evaluation is evaluator.evaluations[0]:
+            main = evaluation is evaluator.evaluations[0]
+            verdict = evaluator.evaluate(evaluation, details=main and self.over)
+            if main:
                 row["evaluation"], self.verdict = verdict.summary(), verdict
                 if self.reached is None and self._on_target(row):
                     self.reached = row  # so this round is the last, after which the other evaluations are due too
@@ -536,13 +545,13 @@ class _Walk:
     def metric(self) -> str:
         """The metric that patience watches: the user's choice, or the first that is not the loss."""
         data, chosen = self.engine.setting.problem.data, self.watched
-        names = metrics_for(data.task, chosen.metrics if chosen is not None else None, data.columns)
+        names = metrics_of(data, chosen.metrics if chosen is not None else None)
         return self.engine.setting.schedule.metric or next((one.name for one in names), "loss")
 
     def _note_best(self, verdict: Verdict) -> None:
         """Keep the server's state where it is the best so far."""
         metric = self.metric
-        value = verdict.summary()[metric]["weighted"]
+        value = headline_value(metric, verdict.summary()[metric])
         higher = higher_is_better(metric)
         if math.isnan(value) or (
             self.best is not None and not (value > self.best.value if higher else value < self.best.value)
@@ -587,7 +596,8 @@ class _Walk:
     def _on_target(self, row: Row) -> bool:
         """Whether the model of this row is as good as was wanted."""
         schedule = self.engine.setting.schedule
-        return schedule.reached(row.get("evaluation", {}).get(schedule.metric, {}).get("weighted"))
+        found = row.get("evaluation", {}).get(schedule.metric)
+        return schedule.metric is not None and schedule.reached(found and headline_value(schedule.metric, found))
 
     def target(self) -> dict[str, Any] | None:
         """What was to be reached, and when it was; None where nothing was."""
@@ -644,8 +654,9 @@ class _Walk:
     def summary(self) -> dict[str, Any]:
         """The run in one object, written as summary.json."""
         engine, evaluator = self.engine, self.engine.evaluator
-        if self.verdict is None and evaluator.evaluations:  # resumed after the last round, before it was summed up
-            self.verdict = evaluator.evaluate(evaluator.evaluations[0])
+        whole = self.verdict is not None and all(name in self.verdict.counts for name in evaluator.details)
+        if not whole and evaluator.evaluations:  # resumed after the last round, or nobody knew that it was the last
+            self.verdict = evaluator.evaluate(evaluator.evaluations[0], details=True)
         spread = self.verdict.summary() if self.verdict is not None else {}
         summary = summed_up(self.run.label, engine.setting, engine.clocks, engine.theta(), spread) | {
             "stopped": self.stopped,
@@ -655,6 +666,12 @@ class _Walk:
         }
         if evaluator.evaluations:
             summary["judged"] = evaluator.evaluations[0].told()
+        if self.verdict is not None:
+            summary |= details_of(self.verdict, engine.setting.problem.data)
+            if self.verdict.inexact:
+                summary["inexact"] = self.verdict.inexact
+        if engine.setting.decision is not None and evaluator.evaluations:
+            summary["decision"] = decide(engine.setting.decision, evaluator)
         if (target := self.target()) is not None:
             summary["target"] = target
         if self.best is not None and self.watched is not None:
@@ -680,7 +697,8 @@ def summed_up(label: str | None, setting: Setting, clocks: Clocks, theta: Vector
         "data": setting.problem.data.name,
         "seed": setting.seed,
         "rounds": counted.pop("round"),
-        "metrics": {name: values["weighted"] for name, values in spread.items()},
+        "metrics": {name: headline_value(name, values) for name, values in spread.items()},
+        "statistics": {name: headline(name) if "pooled" in values else "weighted" for name, values in spread.items()},
         "spread": spread,
         "theta_sha256": theta_sha256(theta),
         "parameters": theta.numel(),
@@ -767,6 +785,12 @@ def _chosen(summary: dict[str, Any]) -> Iterator[str]:
         )
 
 
+def _inexact(summary: dict[str, Any]) -> Iterator[str]:
+    """How exact metrics are that were worked out from bins."""
+    for name, error in summary.get("inexact", {}).items():
+        yield f"{name} is that of scores in {BINS:,} bins, for nodes show no single rows: right to ± {error:.2g}"
+
+
 def _described(method: Method) -> dict[str, Any]:
     """A method's name and hyper-parameters, those of one that it wraps inside."""
     values = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}  # type: ignore[arg-type]
@@ -786,4 +810,5 @@ def _python_config(setting: Setting, rounds: int) -> dict[str, Any]:
         **({"model": {"name": build.name}} if isinstance(build, Recipe) else {}),
         **({"stream": setting.stream.written()} if setting.stream is not None else {}),
         **({"prior": {"sha256": theta_sha256(setting.prior)}} if setting.prior is not None else {}),
+        **({"decision": setting.decision} if setting.decision is not None else {}),
     }

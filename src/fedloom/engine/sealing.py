@@ -91,6 +91,7 @@ def _model(problem: Problem) -> dict[str, str]:
         "module": hashlib.sha256(module).hexdigest()[:16],
         "loss": problem.loss.name,
         "dtype": name_of_dtype(problem.dtype),
+        **({} if problem.loss.class_weights is None else {"class weights": str(problem.loss.class_weights)}),
     }
 
 

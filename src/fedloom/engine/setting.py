@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 from fedloom.channel import Channel
 from fedloom.engine.availability import Availability
+from fedloom.engine.decision import Decision, check_decision
 from fedloom.engine.evaluation import VALIDATION, Evaluation, watched
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.online import check_stream
@@ -17,7 +18,7 @@ from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import All, Selection, Uniform
 from fedloom.errors import ConfigError, ModelError, Unfit
 from fedloom.federation.data import SOURCE, FederatedData
-from fedloom.federation.metrics import metrics_for
+from fedloom.federation.metrics import Metric, metrics_of
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.federation.streams import Stream
@@ -61,6 +62,8 @@ class Setting:
     """The initial model; none: as the model's own initialisation draws it for the seed."""
     stream: Stream | None = None
     """How training rows arrive by the simulated clock; none: all are there from the start."""
+    decision: Decision | None = None
+    """From which probability on a row is taken for a 1, or what that is to make best; none: the likelier."""
 
     @staticmethod
     def of(
@@ -115,6 +118,8 @@ class Setting:
                 self.select.check(len(sources))
             with faults.collecting(("data", "clients"), ("data",)):
                 _check_rows(data)
+        with faults.collecting(("decision",)):
+            check_decision(self.decision, self.problem, len(self.evaluations))
         metrics = self._check_evaluations(faults)
         for key, what in self.schedule.faults(method, self.fleet, len(sources), metrics):
             with faults.collecting(("schedule", key)):
@@ -133,7 +138,7 @@ class Setting:
         for index, evaluation in enumerate(self.evaluations):
             at = ("evaluation", index)
             with faults.collecting((*at, "metrics")):
-                names = [metric.name for metric in metrics_for(data.task, evaluation.metrics, data.columns)]
+                names = [metric.name for metric in self._metrics(evaluation)]
                 if evaluation is ending:
                     found, known = [*names, "loss"], True
                 with faults.collecting((*at, "split"), ("data", "test"), at):
@@ -145,6 +150,17 @@ class Setting:
                         "nothing to watch; evaluate every round (every = 1), or every few"
                     )
         return found if known else None
+
+    def _metrics(self, evaluation: Evaluation) -> list[Metric]:
+        """The metrics of an evaluation; refuses those that the outputs do not do for."""
+        metrics = metrics_of(self.problem.data, evaluation.metrics)
+        unsure = [metric.name for metric in metrics if metric.needs_probabilities]
+        if unsure and self.problem.loss.link == "margin":
+            raise ConfigError(
+                f"{', '.join(unsure)} needs probabilities, and a model trained with the loss "
+                f"{self.problem.loss.name!r} has none; choose another loss, or roc-auc"
+            )
+        return metrics
 
     @cached_property
     def availability(self) -> Availability:

@@ -158,6 +158,8 @@ class Evaluate(Work):
     theta: Vector | None = None
     """The model itself, where it is not to be made from the server's state."""
     reference: Vector | None = None
+    decision: float | None = None
+    """The probability from which on a row is taken for a 1; none: as the loss has it."""
 
     def done_by(self, worker: Worker, shared: State) -> Evaluated:
         return worker.evaluate(shared, self)
@@ -253,6 +255,8 @@ class Evaluated(Result):
     values: dict[str, Tensor]
     sums: dict[str, Tensor]
     counts: Tensor
+    points: dict[str, Tensor] = field(default_factory=dict)
+    """Of metrics whose counts do not add up: what they need of each row. Never of a real device."""
 
     @staticmethod
     def joined(alone: Sequence[Evaluated | None], like: Evaluated) -> Evaluated:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from fedloom.channel import Channel, Sent, finite_rows, parted
 from fedloom.errors import ClientError
 from fedloom.execution.work import Evaluate, Evaluated, Measure, Measured, Memories, Test, Tested, Trained, Turn
 from fedloom.federation.client import Client
-from fedloom.federation.metrics import Predictions, fidelity, loss_metric, metrics_for
+from fedloom.federation.metrics import Metric, Predictions, fidelity, loss_metric, metrics_of
 from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ints, Window
 from fedloom.federation.randomness import Draw
@@ -30,6 +30,8 @@ class Worker:
     method: Method
     channel: Channel
     seed: int
+    shows_rows: bool = True
+    """Whether an evaluation may tell of single rows what a metric needs of them; a node tells only counts."""
 
     @property
     def remembers(self) -> bool:
@@ -129,16 +131,19 @@ class Worker:
         theta = self.models(client, shared, work)
         data, predictions = self.problem.data, self._predict(client, theta, work.split)
         shown = predictions.original(data.y_scale, torch.from_numpy(work.clients))
-        counted = [(metric, metric.counts(shown)) for metric in metrics_for(data.task, work.metrics, data.columns)]
-        counted += [(loss, loss.counts(predictions)) for loss in (loss_metric(self.problem.loss),)]
+        shown = replace(shown, decision=work.decision)
+        metrics: list[tuple[Metric, Predictions]] = [(metric, shown) for metric in metrics_of(data, work.metrics)]
+        metrics.append((loss_metric(self.problem.loss), predictions))
         if work.reference is not None:
-            near = fidelity(self._predict(client, work.reference, work.split).out)
-            counted.append((near, near.counts(predictions)))
-        return Evaluated(
-            values={metric.name: metric.value(counts) for metric, counts in counted},
-            sums={metric.name: counts.sum(0) for metric, counts in counted},
-            counts=predictions.counts,
-        )
+            metrics.append((fidelity(self._predict(client, work.reference, work.split).out), predictions))
+        values, sums, points = dict[str, Tensor](), dict[str, Tensor](), dict[str, Tensor]()
+        for metric, rows in metrics:
+            if metric.joined and self.shows_rows:
+                values[metric.name], points[metric.name] = metric.values(rows), metric.points(rows)
+            else:
+                counts = metric.counts(rows)
+                values[metric.name], sums[metric.name] = metric.value(counts), counts.sum(0)
+        return Evaluated(values, sums, predictions.counts, points)
 
     def models(self, client: Client, shared: State, work: Evaluate) -> Vector:
         """What each client of the stack would use: the server's model, its own, or one adapted to its rows."""
@@ -201,7 +206,8 @@ class Worker:
         y = self.problem.y.index_select(0, rows)
         with torch.no_grad():
             out = self._outputs(theta, rows, counts)
-        return Predictions(out, y, owner, counts, self.problem.data.task, self.problem.loss.threshold)
+        loss = self.problem.loss
+        return Predictions(out, y, owner, counts, self.problem.data.task, loss.threshold, loss.link)
 
     def _outputs(self, theta: Vector, rows: Tensor, counts: Tensor) -> Tensor:
         """One model for all rows, or one for each client."""

@@ -23,7 +23,8 @@ from fedloom.federation.data import SOURCE, FederatedData
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.methods import Method
-from fedloom.storage.folder import CONFIG, RunFolder
+from fedloom.prediction import decision_of
+from fedloom.storage.folder import CONFIG, SUMMARY, RunFolder
 from fedloom.storage.saved import SavedModel, open_saved
 from fedloom.storage.signature import reading
 from fedloom.storage.store import MemoryStore
@@ -80,7 +81,10 @@ class Trained:
         """Where the model comes from."""
         if self.saved is None:
             return {}
-        run = {"run": str(self.saved.folder.resolve()), "run_finished": self.saved.finished}
+        run: dict[str, Any] = {"run": str(self.saved.folder.resolve()), "run_finished": self.saved.finished}
+        files = RunFolder(self.saved.folder, None)
+        if files.file(SUMMARY).is_file() and (at := decision_of(files.read_json(SUMMARY))) is not None:
+            run["decision"] = {"threshold": at}
         return run | {"run_theta_sha256": self.saved.sha256, **({"notes": self.notes} if self.notes else {})}
 
     @property

@@ -24,8 +24,8 @@ from fedloom.experiment.forms import Form, spoken
 from fedloom.experiment.runnable import Runnable
 from fedloom.experiment.settings import Overrides, Settings
 from fedloom.federation.data import SOURCE, FederatedData
-from fedloom.federation.losses import loss_for
-from fedloom.federation.metrics import metrics_for
+from fedloom.federation.losses import loss_for, weighted
+from fedloom.federation.metrics import metrics_of
 from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem
 from fedloom.storage.folder import CONFIG
@@ -83,8 +83,8 @@ class Experiment(Runnable):
         )
         execution = sections.read_execution(faults)
         faults.stop()
-        patient = _sure(schedule).patience is not None
-        self.data_plan, self.model_plan = _sure(plan).choosing() if patient else _sure(plan), _sure(model)
+        chooses = _sure(schedule).patience is not None or isinstance(_sure(top).decision, str)
+        self.data_plan, self.model_plan = _sure(plan).choosing() if chooses else _sure(plan), _sure(model)
         held = bool(self.data_plan.division.validation)
         self.evaluations = with_watched(self.evaluations, _sure(schedule), _sure(method), held)
         self.method, self.selection, self.execution = _sure(method), _sure(selection), _sure(execution)
@@ -144,11 +144,13 @@ class Experiment(Runnable):
     def _posed(self, plan: sections.ModelPlan) -> Problem:
         data, faults = self.data(), Faults(self.settings)
         with faults.collecting(("model", "loss")):
-            loss_for(data.task, plan.loss)
+            loss = loss_for(data.task, plan.loss)
+            with faults.collecting(("model", "class_weights")):
+                weighted(loss, plan.class_weights, data)
         faults.stop()
         with Faults(self.settings).about(("model", "name"), ("model",), ("data", "name")):
             model = build_model(_sure(plan.name), data, **plan.options)
-            return Problem(data, model, plan.loss, getattr(torch, _sure(self.top.dtype)))
+            return Problem(data, model, plan.loss, getattr(torch, _sure(self.top.dtype)), plan.class_weights)
 
     @cached_property
     def prior(self) -> SavedModel | None:
@@ -207,6 +209,7 @@ class Experiment(Runnable):
             stack=self.execution.stack,
             on_error=self.execution.on_error,
             stream=self.stream,
+            decision=self.top.decision,
             **self._priors(),
         )
 
@@ -275,4 +278,4 @@ def settings_in(place: Path, made: Callable[[Settings], Runnable]) -> Iterator[d
 
 def _metrics(data: FederatedData, evaluation: Evaluation) -> list[str]:
     """The names of an evaluation's metrics, with nothing left open."""
-    return [metric.name for metric in metrics_for(data.task, evaluation.metrics, data.columns)]
+    return [metric.name for metric in metrics_of(data, evaluation.metrics)]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from fedloom.channel import TRANSFORMS, Channel, Transform
+from fedloom.engine.decision import Decision
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import FLEETS, Distribution, Fleet
 from fedloom.engine.schedule import Schedule
@@ -24,7 +25,7 @@ from fedloom.experiment.settings import Settings
 from fedloom.experiment.words import hint
 from fedloom.federation.data import FederatedData
 from fedloom.federation.losses import LOSSES
-from fedloom.federation.metrics import METRICS, base_name
+from fedloom.federation.metrics import metric_of
 from fedloom.federation.networks import EMBEDDED, NETWORKS
 from fedloom.federation.streams import Stream
 from fedloom.methods import REGISTER, Method, lookup
@@ -60,6 +61,9 @@ class Top:
     """How many rounds; none: the method's default, 50 for most."""
     dtype: Literal["float32", "float64"] | None = None
     """The numbers of the model; none: the method's default, float32 for most."""
+    decision: Decision | None = None
+    """Of yes or no, from which probability on a row is a yes: a number; or what the threshold is to make best on the
+    validation rows. None: the likelier."""
 
     def settled(self, method: Method) -> Top:
         """With nothing left open."""
@@ -155,6 +159,8 @@ class ModelPlan:
     name: str | None
     options: dict[str, Any]
     loss: str
+    class_weights: Any = None
+    """What a row of each class counts for: "balanced", a list, or a table by the classes' names."""
 
     def settled(self, data: FederatedData) -> ModelPlan:
         """With a network chosen: lstm for windows, linear for columns, regression and few features, else an mlp.
@@ -178,7 +184,8 @@ class ModelPlan:
     def resolved(self, loss: str) -> dict[str, Any]:
         """The section with nothing left open."""
         assert self.name is not None
-        return {"name": self.name, "loss": loss, **spoken(self.options, network_form(self.name))}
+        weights = {} if self.class_weights is None else {"class_weights": self.class_weights}
+        return {"name": self.name, "loss": loss, **weights, **spoken(self.options, network_form(self.name))}
 
 
 def read_top(faults: Faults) -> Top | None:
@@ -225,21 +232,38 @@ def written_method(method: Method, name: str | None = None) -> dict[str, Any]:
     return {"name": name, **_written(method, method_form(name)), **tables}
 
 
+@dataclass(frozen=True)
+class ByClass:
+    """What of the loss is the user's to say beside its name."""
+
+    class_weights: Literal["balanced"] | list[float] | dict[str, float] | None = None
+    """What a row counts for by its class: "balanced", a number for each class, or a table by their names; none: all
+    rows count the same."""
+
+
+WEIGHTS = Form.of(ByClass, "the loss")
+
+
 def read_model(faults: Faults) -> ModelPlan | None:
     """The network by name, its options, the loss."""
     values = faults.table(("model",))
-    options, name, loss = _without(values, "name", "loss"), values.get("name"), values.get("loss", "auto")
+    read, wrong = WEIGHTS.read({key: value for key, value in values.items() if key in WEIGHTS.fields})
+    for key, what in wrong.items():
+        faults.add(("model", key), what)
+    weights = read.get("class_weights")
+    options, name = _without(values, "name", "loss", *WEIGHTS.fields), values.get("name")
+    loss = values.get("loss", "auto")
     if loss != "auto":
         faults.find(LOSSES, loss, ("model", "loss"))
     if name is None:  # until the data are known
         fits = not network_form("lstm").read(options)[1] or faults.read(network_form("mlp"), options, ("model",))
-        return ModelPlan(None, options, loss) if fits else None
+        return ModelPlan(None, options, loss, weights) if fits else None
     if faults.find(NETWORKS, name, ("model", "name")) is None:
         return None
-    read = faults.read(network_form(name), options, ("model",))
-    if read is None:
+    found = faults.read(network_form(name), options, ("model",))
+    if found is None:
         return None
-    return ModelPlan(name, {key: read[key] for key in options} if OWN in name else read, loss)
+    return ModelPlan(name, {key: found[key] for key in options} if OWN in name else found, loss, weights)
 
 
 def read_selection(clients: int | None, faults: Faults) -> SelectionPlan | None:
@@ -387,7 +411,7 @@ def network_form(name: str) -> Form:
 def _check_evaluation(read: dict[str, Any], at: Key, targets: bool, faults: Faults) -> None:
     for metric in read["metrics"] or ():
         with faults.collecting((*at, "metrics")):
-            METRICS.find(base_name(metric))
+            metric_of(metric)
     for key in ("split", "adapt_split"):
         if read[key] not in (None, *SPLITS):
             faults.add((*at, key), f"is no split; {hint(read[key], SPLITS)}")

@@ -37,6 +37,8 @@ def type_words(annotation: Any) -> str:
         return f"one of {', '.join(map(str, parts))}" if len(parts) > 1 else f'"{parts[0]}"'
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(type_words(part) for part in parts))
+    if origin is dict:
+        return "a table"
     if is_list(annotation):
         each = type_words(parts[0]) if parts else "any value"
         return f"a list of {_MANY.get(each, f'values, each {each}')}"

@@ -99,6 +99,13 @@ class FederatedData:
         named = self.classes if self.task == "multilabel" else self.target_names
         return named or tuple(str(k) for k in range(self.outputs))
 
+    def class_counts(self) -> Tensor:
+        """How many training rows of source clients have each class, or the labels 0 and 1: a sum over clients."""
+        y = self.y[self.splits["train"].span(self.with_role(SOURCE).numpy()).rows()]
+        if self.task == "classification":
+            return torch.bincount(y, minlength=self.outputs).double()
+        return torch.stack([(y == label).sum() for label in (0, 1)]).double()
+
     def with_role(self, role: int) -> Tensor:
         """The ids of the clients that play a role, in order."""
         if self.roles is None:

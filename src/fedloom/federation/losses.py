@@ -7,20 +7,24 @@ ADMM needs where the outputs are a sum over parties.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.func import grad, jvp
 
 from fedloom.errors import ConfigError
-from fedloom.federation.data import Task
+from fedloom.federation.data import FederatedData, Task
 from fedloom.federation.regularisers import soft_threshold
-from fedloom.register import Register, example_of, named
+from fedloom.register import Register, example_of, hint, named
 
 Link = Literal["logit", "probability", "margin"]
+ClassWeights = str | Sequence[float] | Mapping[str, float]
+"""What a row of each class counts for: "balanced", a number for each class in their order, or one by each name."""
 _NEWTON = 100  # steps that a proximal step may take; it needs about ten
 _HALVINGS = 30
 
@@ -29,27 +33,40 @@ class Loss(ABC):
     """ℓ(out, y): ``out`` has shape (..., rows, columns), the result one number a row."""
 
     name: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[Task, ...] = ("classification", "binary", "multilabel", "regression")
     threshold = 0.0
     """The output above which a model trained with this loss says 1, where labels are 0 and 1."""
     link: Link = "logit"
     """What the outputs of such a model are, where rows have labels: logits, probabilities, or neither."""
+    class_weights: tuple[float, ...] | None = None
+    """What a row of each class counts for; none: all count the same."""
 
     @abstractmethod
     def rows(self, out: Tensor, y: Tensor) -> Tensor:
         """The loss of each row, shape (..., rows)."""
 
-    @abstractmethod
     def slope(self, out: Tensor, y: Tensor) -> Tensor:
-        """∂ℓ/∂out of each row, shape (..., rows, columns)."""
+        """∂ℓ/∂out of each row, shape (..., rows, columns). Written out it is faster than by autograd, as here."""
+        slope: Tensor = grad(lambda at: self.rows(at, y).sum())(out)
+        return slope
 
     def prox(self, v: Tensor, y: Tensor, t: float | Tensor) -> Tensor:
         """argmin t·ℓ(s, y) + ½‖s − v‖² over s, of each row; v has shape (rows, columns)."""
         raise ConfigError(f"the loss {self.name!r} has no proximal step; choose one of {', '.join(with_prox())}")
 
-    @abstractmethod
+    @property
+    def has_prox(self) -> bool:
+        """Whether it has a proximal step."""
+        return type(self).prox is not Loss.prox
+
     def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """(∂²ℓ/∂out²)·v of each row, shape (..., rows, columns): how the slope changes when the output moves by v."""
+        moved: Tensor = jvp(lambda at: self.slope(at, y), (out,), (v,))[1]
+        return moved
+
+    def row_weights(self, y: Tensor) -> Tensor | None:
+        """What each row counts for by its class; None: all count the same."""
+        return None
 
 
 LOSSES: Register[Loss] = Register(
@@ -198,6 +215,88 @@ class Absolute(Loss):
         return torch.zeros_like(v)
 
 
+class Weighted(Loss):
+    """Another loss, times what a row counts for by its class; for y of 0 and 1 the classes are these."""
+
+    def __init__(self, loss: Loss, weights: Sequence[float]) -> None:
+        self.loss, self.class_weights = loss, tuple(map(float, weights))
+        self.name, self.tasks, self.threshold, self.link = loss.name, loss.tasks, loss.threshold, loss.link
+        self._weights = torch.tensor(self.class_weights, dtype=torch.float64)
+
+    def row_weights(self, y: Tensor) -> Tensor:
+        if not y.is_floating_point():
+            return self._weights[y]
+        no, yes = self.class_weights or ()
+        return no + (yes - no) * y[..., 0]
+
+    def _each(self, out: Tensor, y: Tensor) -> Tensor:
+        return self.row_weights(y).to(out.dtype).unsqueeze(-1)
+
+    def rows(self, out: Tensor, y: Tensor) -> Tensor:
+        return self.loss.rows(out, y) * self._each(out, y)[..., 0]
+
+    def slope(self, out: Tensor, y: Tensor) -> Tensor:
+        return self.loss.slope(out, y) * self._each(out, y)
+
+    def prox(self, v: Tensor, y: Tensor, t: float | Tensor) -> Tensor:
+        return self.loss.prox(v, y, t * self._each(v, y))
+
+    def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        return self.loss.curve(out, y, v) * self._each(out, y)
+
+    @property
+    def has_prox(self) -> bool:
+        return self.loss.has_prox
+
+
+def weighted(loss: Loss, given: ClassWeights | None, data: FederatedData) -> Loss:
+    """The loss with what rows of each class count for; as it is where nothing is given.
+
+    "balanced" is n/(k·n_c) for each of k classes, of whose training rows all clients together have n_c.
+    """
+    if given is None:
+        return loss
+    return Weighted(loss, _weights(given, data))
+
+
+def _weights(given: ClassWeights, data: FederatedData) -> list[float]:
+    """One number for each class; a ConfigError that says what is wrong."""
+    if data.task not in ("classification", "binary"):
+        raise ConfigError(f"class_weights are for classes, or for yes and no, and this is a {data.task} task")
+    classes = data.classes or ("0", "1")
+    if isinstance(given, str):
+        return _balanced(given, data, classes)
+    if isinstance(given, Mapping):
+        unknown = [name for name in given if name not in classes]
+        if unknown or len(given) < len(classes):
+            near = f"have no class {unknown[0]!r}; {hint(unknown[0], classes)}" if unknown else ""
+            raise ConfigError(f"class_weights {near or 'need one for each class: ' + ', '.join(classes)}")
+        given = [given[name] for name in classes]
+    if len(given) != len(classes):
+        raise ConfigError(f"class_weights has {len(given)} numbers for {len(classes)} classes: {', '.join(classes)}")
+    if not all(math.isfinite(weight) and weight >= 0 for weight in given) or not any(given):
+        raise ConfigError("class_weights must be numbers from 0 on, and not all of them 0")
+    return [float(weight) for weight in given]
+
+
+def _balanced(given: str, data: FederatedData, classes: Sequence[str]) -> list[float]:
+    if given != "balanced":
+        raise ConfigError(f"class_weights = {given!r} is nothing; choose 'balanced', or give a number for each class")
+    if not data.here:
+        raise ConfigError(
+            "class_weights = 'balanced' needs the labels of all clients' training rows, and those are on the nodes; "
+            f"give a number for each class: {', '.join(classes)}"
+        )
+    counts = data.class_counts()
+    if not bool(counts.all()):
+        missing = [name for name, count in zip(classes, counts.tolist(), strict=True) if not count]
+        raise ConfigError(
+            f"class_weights = 'balanced' cannot be: no client has a training row of {', '.join(missing[:5])}; give a "
+            "number for each class"
+        )
+    return [float(weight) for weight in counts.sum() / (len(counts) * counts)]
+
+
 _DEFAULT: dict[Task, str] = {
     "classification": "cross-entropy",
     "binary": "binary",
@@ -233,7 +332,7 @@ class Labels:
 
 def with_prox() -> list[str]:
     """The names of the losses that have a proximal step."""
-    return [loss.name for loss in LOSSES.values() if type(loss).prox is not Loss.prox]
+    return [loss.name for loss in LOSSES.values() if loss.has_prox]
 
 
 def _steps_end(s: Tensor) -> Tensor:

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedloom.errors import ConfigError
-from fedloom.federation.data import Task
+from fedloom.federation.data import FederatedData, Task
 from fedloom.federation.losses import Loss
-from fedloom.federation.scale import Scale
-from fedloom.register import Register, example_of, hint, named
+from fedloom.federation.metric import LABELS, METRICS, NUMBERS, Metric, OfRows, Predictions, RowMean
+from fedloom.federation.scores import confusion
+from fedloom.register import hint
+
+__all__ = ["METRICS", "Metric", "OfRows", "Predictions", "RowMean"]
 
 OF = ":"
 """Between a metric and the column that it is of: "mae:PM2.5"."""
@@ -28,129 +31,11 @@ EACH = "*"
 """In the place of a column: each of them."""
 
 
-@dataclass(frozen=True, eq=False)
-class Predictions:
-    """Outputs and labels of many clients' rows, one client after the other, and the client of each row."""
-
-    out: Tensor
-    y: Tensor
-    owner: Tensor
-    """0, 1, … for each row, ascending."""
-    counts: Tensor
-    """Rows of each client."""
-    task: Task
-    threshold: float = 0.0
-    """The output above which a model says 1, where labels are 0 and 1."""
-
-    def labels(self) -> Tensor:
-        """The predicted classes (or 0 and 1)."""
-        if self.task == "classification":
-            return self.out.argmax(-1)
-        return (self.out > self.threshold).to(self.y.dtype)
-
-    def column(self, number: int) -> Predictions:
-        """Those of one target, or of one of several labels."""
-        return replace(self, out=self.out[:, [number]], y=self.y[:, [number]])
-
-    def original(self, scale: Scale | None, clients: Tensor) -> Predictions:
-        """In the units in which targets were measured; ``clients`` are the numbers of the owners 0, 1, …"""
-        if scale is None:
-            return self
-        rows = clients[self.owner]
-        return replace(self, out=scale.original(self.out, rows), y=scale.original(self.y, rows))
-
-    def sums(self, each: Tensor) -> Tensor:
-        """The sum over each client's rows, in float64."""
-        sums = torch.zeros(len(self.counts), *each.shape[1:], dtype=torch.float64)
-        return sums.index_add_(0, self.owner, each.double())
-
-
-class Metric(ABC):
-    """A number for each client; better when higher, or when lower."""
-
-    name: str
-    tasks: tuple[Task, ...]
-    higher_is_better = True
-    bounds: tuple[float, float] = (-math.inf, math.inf)
-    """No value is below the first or above the second. Where the first is 0, no count is negative."""
-
-    @abstractmethod
-    def counts(self, predictions: Predictions) -> Tensor:
-        """What adds up over rows, of each client: shape (clients, …), in float64."""
-
-    @abstractmethod
-    def value(self, counts: Tensor) -> Tensor:
-        """The metric from such counts, or from sums of them; NaN where there is nothing to evaluate."""
-
-    def counted(self, counts: Tensor) -> Tensor | None:
-        """How many rows, or labels of rows, went into such counts. Default: they do not say."""
-        return None
-
-    def values(self, predictions: Predictions) -> Tensor:
-        """One number a client (NaN for a client without rows), in float64."""
-        return self.value(self.counts(predictions))
-
-
-METRICS: Register[Metric] = Register(
-    "metric",
-    entry=named,
-    right=example_of(Metric),
-    must_be="a fedloom.federation.metrics.Metric, or a class derived from it",
-    own="module:metric",
-    group="fedloom.metrics",
-    order=lambda metric: "regression" in metric.tasks,
-)
-
-
-class RowMean(Metric):
-    """A metric that is a mean over rows of something."""
-
-    def __init__(
-        self,
-        name: str,
-        tasks: tuple[Task, ...],
-        each: Callable[[Predictions], Tensor],
-        higher: bool,
-        bounds: tuple[float, float] = Metric.bounds,
-    ) -> None:
-        self.name, self.tasks, self.each, self.higher_is_better, self.bounds = name, tasks, each, higher, bounds
-
-    def counts(self, predictions: Predictions) -> Tensor:
-        each = self.each(predictions)
-        return predictions.sums(torch.stack([each, torch.ones_like(each)], -1))
-
-    def value(self, counts: Tensor) -> Tensor:
-        return counts[..., 0] / counts[..., 1]
-
-    def counted(self, counts: Tensor) -> Tensor:
-        return counts[..., 1]
-
-
-@METRICS.register("accuracy")
-class Accuracy(Metric):
-    """The share of rows that are right; of several labels, the mean over rows of the share of known labels."""
-
-    tasks = ("classification", "binary", "multilabel")
-    bounds = (0.0, 1.0)
-
-    def counts(self, predictions: Predictions) -> Tensor:
-        y = predictions.y
-        hit, known = ((part.unsqueeze(-1).flatten(1)) for part in (predictions.labels() == y, ~torch.isnan(y)))
-        share = (hit & known).sum(-1) / known.sum(-1).clamp(min=1)
-        return predictions.sums(torch.stack([share, known.any(-1)], -1))
-
-    def value(self, counts: Tensor) -> Tensor:
-        return counts[..., 0] / counts[..., 1]
-
-    def counted(self, counts: Tensor) -> Tensor:
-        return counts[..., 1]
-
-
 @METRICS.register("rmse")
 class RootMeanSquare(Metric):
     """The root of the mean squared error of each column, then the mean over columns."""
 
-    tasks = ("regression",)
+    tasks = NUMBERS
     higher_is_better = False
     bounds = (0.0, math.inf)
 
@@ -172,7 +57,7 @@ class Determination(Metric):
     A column that does not vary counts 1 when it is met exactly, and else 0.
     """
 
-    tasks = ("regression",)
+    tasks = NUMBERS
     bounds = (-math.inf, 1.0)
 
     def counts(self, predictions: Predictions) -> Tensor:
@@ -198,7 +83,7 @@ class Confusion(Metric):
     known labels of all rows being counted together (micro).
     """
 
-    tasks = ("classification", "binary", "multilabel")
+    tasks = LABELS
     bounds = (0.0, 1.0)
 
     def __init__(self, share: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
@@ -224,7 +109,7 @@ class Confusion(Metric):
 class BalancedAccuracy(Metric):
     """The mean over the classes that rows have of the share of their rows that is found; of labels, over 0 and 1."""
 
-    tasks = ("classification", "binary", "multilabel")
+    tasks = LABELS
     bounds = (0.0, 1.0)
 
     def counts(self, predictions: Predictions) -> Tensor:
@@ -246,8 +131,9 @@ class OfColumn(Metric):
 
     def __init__(self, metric: Metric, column: str, number: int) -> None:
         self.metric, self.number = metric, number
-        self.name, self.tasks = f"{metric.name}{OF}{column}", metric.tasks
-        self.higher_is_better, self.bounds = metric.higher_is_better, metric.bounds
+        self.name = f"{metric.name}{OF}{column}"
+        for kept in ("tasks", "higher_is_better", "bounds", "by_rows", "needs_probabilities", "joined"):
+            setattr(self, kept, getattr(metric, kept))
 
     def counts(self, predictions: Predictions) -> Tensor:
         return self.metric.counts(predictions.column(self.number))
@@ -258,28 +144,17 @@ class OfColumn(Metric):
     def counted(self, counts: Tensor) -> Tensor | None:
         return self.metric.counted(counts)
 
+    def values(self, predictions: Predictions) -> Tensor:
+        return self.metric.values(predictions.column(self.number))
 
-def confusion(p: Predictions) -> Tensor:
-    """True positives, false positives, false negatives and true negatives: shape (clients, classes, 4).
+    def points(self, predictions: Predictions) -> Tensor:
+        return self.metric.points(predictions.column(self.number))
 
-    Labels of 0 and 1 have one class, the 1s; a label that is not known counts nowhere.
-    """
-    said, truth = p.labels(), p.y
-    if p.task != "classification":
-        known, one, yes = ~torch.isnan(truth), truth == 1, said == 1
-        cells = [known & yes & one, known & yes & ~one, known & ~yes & one, known & ~yes & ~one]
-        return p.sums(torch.stack([cell.sum(-1) for cell in cells], -1)).unsqueeze(1)
-    classes, clients = p.out.shape[-1], len(p.counts)
+    def of_points(self, points: Tensor) -> float:
+        return self.metric.of_points(points)
 
-    def count(rows: Tensor, labels: Tensor) -> Tensor:
-        cells = torch.bincount(p.owner[rows] * classes + labels[rows], minlength=clients * classes)
-        return cells.view(clients, classes).double()
-
-    every = torch.arange(len(truth))
-    hits = count(torch.nonzero(said == truth).flatten(), truth)
-    positive, there = count(every, said), count(every, truth)
-    rest = p.counts.double().unsqueeze(1) - positive - there + hits
-    return torch.stack([hits, positive - hits, there - hits, rest], -1)
+    def error(self, counts: Tensor) -> float:
+        return self.metric.error(counts)
 
 
 def _smape(p: Predictions) -> Tensor:
@@ -288,26 +163,47 @@ def _smape(p: Predictions) -> Tensor:
     return torch.where(size == 0, 0.0, 2 * (p.out - p.y).abs() / size).mean(-1)
 
 
-_LABELS: tuple[Task, ...] = ("classification", "binary", "multilabel")
-_NUMBERS: tuple[Task, ...] = ("regression",)
 METRICS.register("f1", Confusion(lambda hits, alarms, misses: (2 * hits, 2 * hits + alarms + misses)))
 METRICS.register("precision", Confusion(lambda hits, alarms, misses: (hits, hits + alarms)))
 METRICS.register("recall", Confusion(lambda hits, alarms, misses: (hits, hits + misses)))
 _ABOVE_0 = (0.0, math.inf)
-METRICS.register("mae", RowMean("mae", _NUMBERS, lambda p: (p.out - p.y).abs().mean(-1), higher=False, bounds=_ABOVE_0))
-METRICS.register("smape", RowMean("smape", _NUMBERS, _smape, higher=False, bounds=(0.0, 2.0)))
+METRICS.register("mae", RowMean("mae", NUMBERS, lambda p: (p.out - p.y).abs().mean(-1), higher=False, bounds=_ABOVE_0))
+METRICS.register("smape", RowMean("smape", NUMBERS, _smape, higher=False, bounds=(0.0, 2.0)))
 _DEFAULT: dict[Task, tuple[str, ...]] = {
     "classification": ("accuracy",),
     "binary": ("accuracy",),
     "multilabel": ("f1", "balanced-accuracy"),
     "regression": ("rmse", "mae"),
 }
+RARE = 0.2
+"""Where the rarer of two classes has less than this share of the training rows, accuracy would mislead …"""
+_RARE = ("roc-auc", "average-precision", "balanced-accuracy", "accuracy")
+"""… and these are the default metrics."""
+
+
+def names_for(data: FederatedData, names: Sequence[str] | None) -> tuple[str, ...]:
+    """These metrics, or the defaults for the task; of two classes of which one is rare, those that see it."""
+    if names:
+        return tuple(names)
+    two = data.task == "binary" or (data.task == "classification" and data.outputs == 2)
+    return _RARE if two and data.here and 0 < _rarest(data) < RARE else _DEFAULT[data.task]
+
+
+def metrics_of(data: FederatedData, names: Sequence[str] | None) -> list[Metric]:
+    """The metrics of these names, or the defaults for the data."""
+    return metrics_for(data.task, names_for(data, names), data.columns)
+
+
+def _rarest(data: FederatedData) -> float:
+    """The share of the rarer of two classes among the training rows; 1 where there are no rows."""
+    counts = data.class_counts()
+    return float(counts.min() / counts.sum()) if float(counts.sum()) else 1.0
 
 
 def loss_metric(loss: Loss) -> Metric:
     """The training loss as a metric."""
     return RowMean(
-        "loss", (*_LABELS, *_NUMBERS), lambda p: loss.rows(p.out.unsqueeze(0), p.y.unsqueeze(0))[0], higher=False
+        "loss", (*LABELS, *NUMBERS), lambda p: loss.rows(p.out.unsqueeze(0), p.y.unsqueeze(0))[0], higher=False
     )
 
 
@@ -315,7 +211,7 @@ def fidelity(reference: Tensor) -> Metric:
     """The mean distance of the outputs to those of another model."""
     return RowMean(
         "fidelity",
-        (*_LABELS, *_NUMBERS),
+        (*LABELS, *NUMBERS),
         lambda p: torch.linalg.vector_norm(p.out - reference, dim=-1),
         higher=False,
         bounds=_ABOVE_0,
@@ -330,8 +226,8 @@ def metrics_for(task: Task, names: Sequence[str] | None, columns: Sequence[str] 
     """
     chosen: list[Metric] = []
     for name in names or _DEFAULT[task]:
-        base, column = _parted(name)
-        metric = METRICS.find(base)
+        base, _, column = _parted(name)
+        metric = metric_of(name)
         if task not in metric.tasks:
             fitting = ", ".join(m.name for m in METRICS.values() if task in m.tasks)
             raise ConfigError(f"the metric {base!r} does not fit {task} data; choose among {fitting}")
@@ -340,10 +236,42 @@ def metrics_for(task: Task, names: Sequence[str] | None, columns: Sequence[str] 
     return chosen
 
 
+def metric_of(name: str) -> Metric:
+    """The metric of a name, with its argument and without the column that it is of; an error where there is none."""
+    base, argument, _ = _parted(name)
+    metric = METRICS.find(base)
+    if argument is not None:
+        metric = copy(metric.given(argument))
+        metric.name = f"{base}{OF}{argument}"
+    return metric
+
+
 def from_counts(name: str, counts: Tensor) -> float:
     """A metric by name, of all rows that were counted; the loss and the fidelity are means over rows, too."""
     metric = _metric(name)
     return float(counts[0] / counts[1] if metric is None else metric.value(counts))
+
+
+def from_points(name: str, points: Tensor) -> float:
+    """A metric by name, of all rows whose points were joined."""
+    metric = _metric(name)
+    assert metric is not None
+    return metric.of_points(points)
+
+
+def error_of(name: str, counts: Tensor) -> float:
+    """How far a metric of binned rows may be from that of the rows themselves; 0 for most, which add up."""
+    metric = _metric(name)
+    return 0.0 if metric is None else metric.error(counts)
+
+
+def headline(name: str) -> Literal["weighted", "pooled"]:
+    """By which statistic a metric is told where there is room for one: that of all clients' rows together.
+
+    Of a mean over rows that is the clients' mean weighted by rows; what is not such a mean must be pooled.
+    """
+    metric = _metric(name)
+    return "weighted" if metric is None or metric.by_rows else "pooled"
 
 
 def base_name(name: str) -> str:
@@ -363,13 +291,17 @@ def _metric(name: str) -> Metric | None:
     return METRICS.find(base) if base in METRICS or OF in base else None
 
 
-def _parted(name: str) -> tuple[str, str | None]:
-    """A metric and the column that it is of: "mae", "mae:PM2.5"; or with a user's own, "module:metric:PM2.5"."""
+def _parted(name: str) -> tuple[str, str | None, str | None]:
+    """A metric, what it takes, and the column that it is of: "mae:PM2.5", "top-k:3", "quantile:0.9:PM2.5"; or with a
+    user's own, "module:metric:PM2.5"."""
     base, of, column = name.partition(OF)
     if of and base not in METRICS and _is_module(base):
         attribute, of, column = column.partition(OF)
         base = f"{base}{OF}{attribute}"
-    return base, column if of else None
+    argument = None
+    if of and base in METRICS and METRICS[base].takes:
+        argument, of, column = column.partition(OF)
+    return base, argument, column if of else None
 
 
 def _is_module(name: str) -> bool:

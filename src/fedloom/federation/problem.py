@@ -15,7 +15,7 @@ from fedloom.errors import DataError
 from fedloom.federation.client import Client
 from fedloom.federation.data import FederatedData
 from fedloom.federation.kernels import kernel_for
-from fedloom.federation.losses import loss_for
+from fedloom.federation.losses import ClassWeights, loss_for, weighted
 from fedloom.federation.model import Model, check_fit
 from fedloom.federation.parties import Party
 from fedloom.federation.ragged import Window
@@ -33,6 +33,8 @@ class Problem:
     * ``data``: the clients' rows. ``model``: what is trained on them.
     * ``loss``: the name of the loss; "auto": the default for the task.
     * ``dtype``: the numbers of model, data and messages.
+    * ``class_weights``: what a row counts for by its class: "balanced" (all classes count the same, by the training
+      rows of all clients), a list of numbers, or numbers by the classes' names. None: all rows count the same.
 
         data = fedloom.federate("digits", clients=5)
         problem = fedloom.Problem(data, fedloom.build_model("linear", data))
@@ -41,9 +43,14 @@ class Problem:
     """
 
     def __init__(
-        self, data: FederatedData, model: Model, loss: str = "auto", dtype: torch.dtype = torch.float32
+        self,
+        data: FederatedData,
+        model: Model,
+        loss: str = "auto",
+        dtype: torch.dtype = torch.float32,
+        class_weights: ClassWeights | None = None,
     ) -> None:
-        self.loss = loss_for(data.task, loss)
+        self.loss = weighted(loss_for(data.task, loss), class_weights, data)
         self.model = model
         self.dtype = dtype
         self.data = replace(data, x=_cast(data.x, dtype), y=_cast(data.y, dtype))

@@ -214,7 +214,9 @@ def _spectrum(client: Client, position: int) -> Spectrum:
     z, y = rows.x.flatten(1), rows.y
     if layer is not None and layer.bias is not None:
         z = torch.cat([z, z.new_ones(len(z), 1)], 1)
-    scale = (rows.weight / y.shape[-1]).sqrt().unsqueeze(-1)
+    by_class = problem.loss.row_weights(y)
+    weight = rows.weight if by_class is None else rows.weight * by_class
+    scale = (weight / y.shape[-1]).sqrt().unsqueeze(-1)
     return Spectrum.of(z * scale, y * scale)
 
 

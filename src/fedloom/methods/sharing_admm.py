@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedloom.errors import ConfigError
 from fedloom.federation.client import Client
-from fedloom.federation.losses import Labels, Loss, with_prox
+from fedloom.federation.losses import Labels, with_prox
 from fedloom.federation.problem import Problem
 from fedloom.federation.regularisers import Regulariser, RegulariserName, regulariser_for
 from fedloom.federation.replies import Replies
@@ -76,7 +76,7 @@ class SharingADMM(ServerMethod):
             raise ConfigError(
                 "sharing-admm needs a linear model, whose outputs are a sum over the parties; set model = 'linear'"
             )
-        if type(problem.loss).prox is Loss.prox:
+        if not problem.loss.has_prox:
             raise ConfigError(
                 f"the loss {problem.loss.name!r} has no proximal step, which sharing-admm needs at the server; use one "
                 f"of {', '.join(with_prox())}"

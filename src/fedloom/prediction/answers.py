@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedloom.federation.metric import as_output, decided
 from fedloom.prediction.card import Facts, columns_of
 
 Array = npt.NDArray[Any]
@@ -38,7 +38,7 @@ def answers(facts: Facts, out: Tensor, decision: float | None = None) -> dict[st
     if facts.task == "binary":
         labels = _ones(facts, out, decision)[:, 0].long()
     elif decision is not None and facts.outputs == 2:
-        labels = (out[:, 1] - out[:, 0] >= _logit(decision)).long()
+        labels = decided(out, decision)
     else:
         labels = out.argmax(-1)
     return {PREDICTION: classes[labels.numpy()], **_scored(facts, out, named)}
@@ -70,8 +70,4 @@ def _scored(facts: Facts, out: Tensor, named: dict[str, Array]) -> dict[str, Arr
 def _ones(facts: Facts, out: Tensor, decision: float | None) -> Tensor:
     if decision is None:
         return out > facts.threshold
-    return out >= (_logit(decision) if facts.link == "logit" else decision)
-
-
-def _logit(p: float) -> float:
-    return math.inf if p >= 1 else -math.inf if p <= 0 else math.log(p / (1 - p))
+    return out >= as_output(decision, facts.link)

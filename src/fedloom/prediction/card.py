@@ -81,6 +81,8 @@ class Facts:
     """The names of the clients; none: they have numbers."""
     blocks: tuple[tuple[int, ...], ...] | None
     """Where clients hold columns of the same rows: the numbers of a row that each of them holds."""
+    class_weights: tuple[float, ...] | None = None
+    """What a row of each class counted for in the training; none: all counted the same."""
     format: Literal[1] = 1
     fedloom: str = __version__
 
@@ -112,6 +114,7 @@ class Facts:
             notes=tuple(data.notes),
             clients=data.clients,
             names=data.names,
+            class_weights=loss.class_weights,
             blocks=None if data.blocks is None else tuple(tuple(one.tolist()) for one in data.blocks.columns),
         )
 

@@ -304,7 +304,7 @@ def _adapted(folder: Path, client: int | str | None, module: nn.Module | None, t
     shapes = {name: tuple(tensors[name].shape) for name in ordered}
     refuse_other_model(f"the model in {folder}", shapes, shapes_of(model))
     theta = torch.cat([tensors[name].reshape(-1) for name in model.slices]).to(card.dtype)
-    return Predictor(card, model, theta, client=label)
+    return Predictor(card, model, theta, client=label, decision=decision_of(record))
 
 
 def _trusting(folder: Path, trust: bool) -> AbstractContextManager[None]:
@@ -324,7 +324,7 @@ def decision_of(summary: Any) -> float | None:
     chosen = summary.get("decision") if isinstance(summary, Mapping) else None
     threshold = chosen.get("threshold") if isinstance(chosen, Mapping) else None
     if threshold is not None and (isinstance(threshold, bool) or not isinstance(threshold, int | float)):
-        raise RunError(f"{SUMMARY} is damaged: its decision has the threshold {threshold!r}")
+        raise RunError(f"the folder is damaged: its decision has the threshold {threshold!r}")
     return threshold
 
 

@@ -19,8 +19,10 @@ FEATURE = "feature/"
 
 COSTS = {"rounds": ("round",), "bytes": ("bytes_up", "bytes_down"), "seconds": ("simulated_seconds",)}
 """What it takes to reach a target, and the clocks that count it."""
-_UP = re.compile("accuracy|f1|precision|recall|transfer|auc|auroc|r2|score")
-_DOWN = re.compile("loss|mae|mse|rmse|smape|mape|error|fidelity|gap|residual|distance|forgetting|perplexity")
+_UP = re.compile("accuracy|f1|precision|recall|transfer|auc|auroc|r2|score|top|kappa")
+_DOWN = re.compile(
+    "loss|mae|mse|rmse|smape|mape|error|fidelity|brier|quantile|gap|residual|distance|forgetting|perplexity"
+)
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,13 @@ class Group:
             return str(runs)
         return "1, not finished" if runs == 1 else f"{runs}, {self.finished} finished"
 
-    def finals(self, metric: str, statistic: str = "weighted") -> list[float]:
-        """A metric at the end of each run that has it."""
+    def headline(self, metric: str) -> str:
+        """By which statistic the metric of these runs is told: pooled where all of them say so."""
+        return "pooled" if all(run.headline(metric) == "pooled" for run in self.runs) else "weighted"
+
+    def finals(self, metric: str, statistic: str | None = None) -> list[float]:
+        """A metric at the end of each run that has it; none: its headline."""
+        statistic = statistic or self.headline(metric)
         return self.known(lambda run: run.final(metric, statistic))
 
     def clocks(self, name: str) -> list[float]:
@@ -120,6 +127,12 @@ def every_run(groups: Sequence[Group]) -> list[RunRecord]:
 def metric_names(groups: Sequence[Group]) -> list[str]:
     """All metrics of all groups, the primary one first."""
     return primary_first(dict.fromkeys(name for run in every_run(groups) for name in run.metrics))
+
+
+def headline(groups: Sequence[Group], metric: str) -> str:
+    """By which statistic a metric is told of all groups alike: pooled where each of them that has it says so."""
+    those = [group for group in groups if any(metric in run.metrics for run in group.runs)]
+    return "pooled" if those and all(group.headline(metric) == "pooled" for group in those) else "weighted"
 
 
 def by_the_clock(groups: Sequence[Group]) -> bool:

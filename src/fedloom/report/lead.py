@@ -8,12 +8,13 @@ from typing import Any
 
 from fedloom.report.again import resume_command
 from fedloom.report.data import data_name, data_text
-from fedloom.report.groups import Group, direction, every_run, mean_and_std, metric_names
-from fedloom.report.runs import RunRecord, section
+from fedloom.report.groups import Group, direction, every_run, headline, mean_and_std, metric_names
+from fedloom.report.runs import RunRecord, number, section
 from fedloom.report.table import is_bound
 from fedloom.report.words import lower_first, name_text, plain, plural, range_text, sized, spread_text, text, timed
 
 _MOST_NOTICES = 6
+_COMMON = 0.5  # from which share of the rows on the commonest class is said beside the accuracy
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ def default_title(groups: Sequence[Group]) -> str:
 
 def facts(groups: Sequence[Group]) -> list[str]:
     """What was run; only what all runs share."""
-    shared = [_shared(groups, tell) for tell in (data_text, _model, _per_round, _fleet, _channel)]
+    tellers = (data_text, base_rate, _decision, _model, _per_round, _fleet, _channel)
+    shared = [_shared(groups, tell) for tell in tellers]
     return [*filter(None, shared), _how_many(groups)]
 
 
@@ -83,7 +85,7 @@ def cards(groups: Sequence[Group]) -> list[Card]:
     metrics = [
         _metric_card(groups, name, statistic, what)
         for name in metric_names(groups)[:1]
-        for statistic, what in (("weighted", ""), ("worst_tenth", "worst tenth"))
+        for statistic, what in ((headline(groups, name), ""), ("worst_tenth", "worst tenth"))
     ]
     rounds = range_text([run.rounds for run in every_run(groups)])
     return [*filter(None, metrics), Card("Rounds", rounds, _shared(groups, _per_round)), *_cost_cards(groups)]
@@ -107,6 +109,21 @@ def _model(run: RunRecord) -> str:
     parameters = run.summary.get("parameters")
     many = f", {plural(parameters, 'parameter')}" if isinstance(parameters, int) else ""
     return f"model {name}{many}" if name else ""
+
+
+def base_rate(run: RunRecord) -> str:
+    """What always saying the commonest class would come to, where an accuracy is told that it makes look good."""
+    told, share = section(run.summary, "base_rate"), number(section(run.summary, "base_rate").get("share"))
+    if "accuracy" not in run.metrics or share is None or not share >= _COMMON:
+        return ""
+    return f'always "{told.get("class")}" has accuracy {text(plain, share)}'
+
+
+def _decision(run: RunRecord) -> str:
+    told = section(run.summary, "decision")
+    at, split = number(told.get("threshold")), told.get("split")
+    by = f", best for {told.get('rule')} on the {split} rows" if split else ""
+    return "" if at is None else f"yes from {at:.3g} on{by}"
 
 
 def _per_round(run: RunRecord) -> str:
@@ -160,6 +177,9 @@ def _metric_card(groups: Sequence[Group], metric: str, statistic: str, what: str
         mean, std, group = known[0]
         spread = mean_and_std(group.finals(metric, "std"))[0]
         over = f"spread over clients {text(plain, spread)}" if spread is not None else ""
+        if statistic == "pooled":
+            mean_over = mean_and_std(group.finals(metric, "mean"))[0]
+            over = f"pooled; {text(plain, mean_over)} ± {text(plain, spread)} over clients"
         over = "mean of the clients that fare worst" if what else over
         repeats = f"{spread_text(plain, mean, std)} over {plural(len(group.runs), 'repeat')}"
         return Card(title, text(plain, mean), over if std is None else repeats)

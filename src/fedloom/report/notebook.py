@@ -34,7 +34,7 @@ _NOTHING = {
 
 def run_text(summary: Mapping[str, Any], folder: Path | None) -> str:
     """A run in a line: "fedavg on digits: accuracy 0.934 after 30 rounds"."""
-    said = headline(dict(summary.get("spread") or {}))
+    said = headline(dict(summary.get("spread") or {}), summary.get("statistics"))
     kept = f", in {folder}" if folder is not None else ""
     name, data = summary.get("label", "run"), summary.get("data")
     where = f"{name} on {data}" if data else str(name)
@@ -44,11 +44,13 @@ def run_text(summary: Mapping[str, Any], folder: Path | None) -> str:
 def run_html(summary: Mapping[str, Any], folder: Path | None) -> str:
     """A run as a small table: a row for each metric, and how clients differ in it."""
     spread = dict(summary.get("spread") or {})
+    pooled = "pooled" in (summary.get("statistics") or {}).values()
+    titles = ({"pooled": "Pooled"} if pooled else {}) | _STATISTICS
     lines = [
-        (name_text(name), [(text(plain, pick(spread[name], statistic)), False) for statistic in _STATISTICS])
+        (name_text(name), [(text(plain, pick(spread[name], statistic)), False) for statistic in titles])
         for name in primary_first(spread)
     ]
-    return render("notebook.html", caption=run_text(summary, folder), titles=["", *_STATISTICS.values()], lines=lines)
+    return render("notebook.html", caption=run_text(summary, folder), titles=["", *titles.values()], lines=lines)
 
 
 def table_html(groups: Sequence[Group], target: Target | None, caption: str) -> str:

@@ -9,7 +9,7 @@ from fedloom.errors import RunError
 from fedloom.report import lead
 from fedloom.report.again import Again
 from fedloom.report.data import data_of
-from fedloom.report.groups import Group, Target, every_run, group_runs, metric_names
+from fedloom.report.groups import Group, Target, every_run, group_runs, headline, metric_names
 from fedloom.report.html import render, render_page, write_page
 from fedloom.report.runs import find_runs
 from fedloom.report.sections import chart_sections
@@ -62,12 +62,12 @@ def make_target(groups: Sequence[Group], value: float | None, metric: str | None
             raise RunError(f"the metric {metric!r} has no value to be reached: give a target as well")
         goals = {run.goal for run in every_run(groups)}
         own = goals.pop() if len(goals) == 1 else None
-        return None if own is None else Target(*own)
+        return None if own is None else Target(*own, statistic=headline(groups, own[0]))
     names = metric_names(groups)
     chosen = metric or (names[0] if names else "")
     if chosen not in names:
         raise RunError(f"no metric {chosen!r} in these runs; they have: {', '.join(names) or 'none'}")
-    return Target(chosen, value)
+    return Target(chosen, value, headline(groups, chosen))
 
 
 def html_table(groups: Sequence[Group], target: Target | None = None) -> str:

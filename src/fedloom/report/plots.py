@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedloom.report.curves import STATISTICS, ClientValue, Curves, client_values, metric_curves, participation, thin
-from fedloom.report.groups import Group, metric_names
+from fedloom.report.groups import Group, headline, metric_names
 from fedloom.report.look import FATES, bar_style, canvas, colour, faint, line_style, meta, numbers, plain_text
 from fedloom.report.words import name_text
 
@@ -23,16 +23,18 @@ Samples = list[tuple[str, list[ClientValue]]]
 
 
 def learning_curves(
-    groups: Sequence[Group], *, x: str | None = None, metric: str | None = None, statistic: str = "weighted"
+    groups: Sequence[Group], *, x: str | None = None, metric: str | None = None, statistic: str | None = None
 ) -> Figure:
     """A metric along the run, mean over repeats with a band of ± one standard deviation.
 
     ``x`` is "round", "simulated_seconds", "bytes", "gradient_evaluations" or "wall_seconds", by default the round, or
     the simulated time where schedules differ; ``statistic`` is "weighted", "mean", "worst_tenth", "std", "min" or "max"
-    over the clients, or "pooled".
+    over the clients, or "pooled"; by default the metric's headline.
     """
+    name = metric or metric_names(groups)[0]
+    statistic = statistic or headline(groups, name)
     curves = metric_curves(groups, (statistic,))
-    return curve_figure(curves, x=x or curves.usual, name=metric or metric_names(groups)[0], statistic=statistic)
+    return curve_figure(curves, x=x or curves.usual, name=name, statistic=statistic)
 
 
 def curve_figure(curves: Curves, *, x: str, name: str, statistic: str) -> Figure:

@@ -55,8 +55,13 @@ def bar(console: Any, title: str) -> Iterator[Follow]:
         yield follow
 
 
-def headline(metrics: dict[str, Any]) -> str:
-    """The primary metric with its value, "accuracy 0.934"; nothing where there is none."""
+def headline(metrics: dict[str, Any], statistics: dict[str, str] | None = None) -> str:
+    """The primary metric with its value, "accuracy 0.934"; nothing where there is none.
+
+    ``statistics`` says which of them are pooled.
+    """
     for name in primary_first(metrics)[:1]:
-        return f"{lower_first(name_text(name))} {text(plain, pick(metrics[name], 'weighted'))}"
+        pooled = (statistics or {}).get(name) == "pooled"
+        value = text(plain, pick(metrics[name], "pooled" if pooled else "weighted"))
+        return f"{lower_first(name_text(name))} {value}{' pooled' * pooled}"
     return ""

@@ -24,6 +24,8 @@ from fedloom.storage.rows import Rows
 from fedloom.storage.seal import CHAIN
 
 HISTORY = "history.jsonl"
+_NO_MEAN = re.compile("rmse|r2|f1|precision|recall|balanced-accuracy|roc-auc|average-precision|calibration-error|kappa")
+"""Metrics that are no means over rows."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,19 @@ class RunRecord:
         tables = chain([section(self.summary, "spread")], map(evaluations, self.history))
         return tuple(primary_first(dict.fromkeys(name for table in tables for name in table)))
 
-    def final(self, metric: str, statistic: str = "weighted") -> float | None:
-        """A metric at the end: from the summary, or from the last round that was evaluated."""
+    def headline(self, metric: str) -> str:
+        """By which statistic a metric is told: as the summary says, which one of an older fedloom does not; while there
+        is none, pooled where the metric's name tells that it is no mean over rows.
+        """
+        if self.summary:
+            told = section(self.summary, "statistics").get(metric.rpartition("/")[2])
+            return told if isinstance(told, str) else "weighted"
+        known = any("pooled" in evaluations(row).get(metric, {}) for row in self.history[-1:])
+        return "pooled" if known and _NO_MEAN.fullmatch(metric.rpartition("/")[2].partition(":")[0]) else "weighted"
+
+    def final(self, metric: str, statistic: str | None = None) -> float | None:
+        """A metric at the end: from the summary, or from the last round that was evaluated; none: its headline."""
+        statistic = statistic or self.headline(metric)
         ending = section(self.summary, "spread").get(metric)
         if isinstance(ending, dict) and (value := pick(ending, statistic)) is not None:
             return value

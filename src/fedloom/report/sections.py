@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedloom.report import continual, features, fleet, plots
+from fedloom.report import classes, continual, features, fleet, plots
 from fedloom.report.charts import Chart, Choice, drawn_curves, drawn_figures
 from fedloom.report.curves import Curves, measure_curves, metric_curves
-from fedloom.report.groups import Group, mean_and_std, metric_names
+from fedloom.report.groups import Group, headline, mean_and_std, metric_names
 from fedloom.report.words import name_text, plain, text
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def chart_sections(groups: Sequence[Group]) -> list[Section]:
         _section("tasks", "Tasks in sequence", _tasks(groups)),
         learning_section(groups),
         _section("clients", "Spread over clients", _clients(groups), _spread_along(groups)),
+        _section("classes", "Classes and probabilities", _confusion(groups), _calibration(groups)),
         _section("participation", "Participation", _participation(groups)),
         _section("fleet", "The fleet in time", _fleet(groups)),
         _section("measures", "Measures of the method", _measures(groups)),
@@ -44,7 +45,8 @@ def learning_section(
     groups: Sequence[Group], key: str = "curves", heading: str = "Learning curves", chart: str = "learning"
 ) -> Section:
     """The learning curves; ``key`` and ``chart`` are names that nothing else on the page has."""
-    curves = metric_curves(groups, ("weighted", "mean"))
+    pooled = any(headline(groups, name) == "pooled" for name in metric_names(groups)[:1])
+    curves = metric_curves(groups, ("pooled", "weighted", "mean") if pooled else ("weighted", "mean"))
     if not curves.lines:
         return Section(key, heading, (), missing="No round has been evaluated yet.")
     drawn = Chart(
@@ -73,6 +75,32 @@ def _tasks(groups: Sequence[Group]) -> Chart | None:
         "is a model that has learnt nothing. Below the diagonal is what was forgotten, above it what was of use before "
         "it was learnt. Means over repeats.",
         _views(continual.VIEWS),
+    )
+
+
+def _confusion(groups: Sequence[Group]) -> Chart | None:
+    return _of_each(
+        groups,
+        "confusion",
+        classes.confusion_picture,
+        "Which classes the model takes for which, at the end.",
+        "A line is a class, a column what the model says of its rows; all evaluated rows of all clients together, "
+        f"shares of the line in colour.{_first_of_repeats(groups)}",
+        _views(classes.THRESHOLDS, "Threshold"),
+    )
+
+
+def _calibration(groups: Sequence[Group]) -> Chart | None:
+    figure = classes.calibration_picture(groups)
+    if figure is None:
+        return None
+    return Chart(
+        "calibration",
+        drawn_figures([Choice("view", "Shown as", {"curve": "Curve"})], lambda view: figure),  # type: ignore[arg-type]
+        "How often what is said with a probability is true.",
+        "Rows in ten bins of the probability; on the dashed line, what is said with 70 % is true in 70 % of the rows. "
+        f"The larger a dot, the more rows.{_first_of_repeats(groups)}",
+        heading="Calibration",
     )
 
 
@@ -168,8 +196,9 @@ def _views(views: dict[str, str], title: str = "Shown as") -> Choice:
     return Choice("view", title, {view: words.capitalize() for view, words in views.items()})
 
 
-def _finals(groups: Sequence[Group], metric: str, statistic: str = "weighted") -> str:
+def _finals(groups: Sequence[Group], metric: str, statistic: str | None = None) -> str:
     """The final values in one sentence: the text behind a chart for those who do not see it."""
+    statistic = statistic or headline(groups, metric)
     parts = [f"{group.label} {text(plain, mean_and_std(group.finals(metric, statistic))[0])}" for group in groups]
     return f"{name_text(metric)} at the end: {', '.join(parts)}."
 

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from fedloom.report.groups import Group, Target, direction, mean_and_std, metric_names, settings
+from fedloom.report.groups import Group, Target, direction, headline, mean_and_std, metric_names, settings
 from fedloom.report.runs import RunRecord
 from fedloom.report.words import MISSING, Kind, counted, lower_first, name_text, plain, sized, spread_text, text, timed
 
@@ -87,8 +87,7 @@ def columns(groups: Sequence[Group], target: Target | None = None) -> list[Colum
     """What there is to tell about these runs: metrics, spread over clients, costs and the way to a target."""
     metrics = metric_names(groups)
     found = [
-        Column(name, "quality", name_text(name), partial(RunRecord.final, metric=name), plain, direction(name))
-        for name in metrics
+        Column(name, "quality", _title(groups, name), _reader(groups, name), plain, direction(name)) for name in metrics
     ]
     for name in metrics[:1]:
         for statistic, title in _SPREAD.items():
@@ -101,6 +100,15 @@ def columns(groups: Sequence[Group], target: Target | None = None) -> list[Colum
     found.append(Column("rounds", "cost", "Rounds", lambda run: run.rounds, counted))
     found += [Column(key, "cost", title, partial(RunRecord.clock, name=key), kind) for key, title, kind in _CLOCKS]
     return found
+
+
+def _reader(groups: Sequence[Group], name: str) -> Callable[[RunRecord], float | None]:
+    return partial(RunRecord.final, metric=name, statistic=headline(groups, name))
+
+
+def _title(groups: Sequence[Group], name: str) -> str:
+    """What a metric is called, and that it is of all clients' rows together where that is not its mean over them."""
+    return name_text(name) + (", pooled" if headline(groups, name) == "pooled" else "")
 
 
 def cells(groups: Sequence[Group], target: Target | None = None) -> list[list[Cell]]:

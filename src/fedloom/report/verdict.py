@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedloom.report.groups import Group, direction, mean_and_std, metric_names
+from fedloom.report.groups import Group, direction, headline, mean_and_std, metric_names
 from fedloom.report.runs import RunRecord, client_name, number, section
 from fedloom.report.table import contest_of, is_bound
 from fedloom.report.words import lower_first, name_text, plain, plural, text
@@ -76,7 +76,8 @@ class Pair:
             mine, theirs = _by_client(run, metric), _by_client(beside, metric)
             for client in mine.keys() & theirs.keys():
                 by_client.setdefault(client, []).append(sign * (mine[client] - theirs[client]))
-            values = run.final(metric), beside.final(metric)
+            statistic = headline((one, other), metric)
+            values = run.final(metric, statistic), beside.final(metric, statistic)
             if values[0] is not None and values[1] is not None and all(map(math.isfinite, values)):  # type: ignore[arg-type]
                 by_seed[run.seed] = sign * (values[0] - values[1])
         return Pair({client: float(np.mean(some)) for client, some in sorted(by_client.items())}, by_seed)
@@ -112,7 +113,8 @@ def verdict(groups: Sequence[Group]) -> list[str]:
     started = [group for group in groups if group.finished < len(group.runs) and group not in apart]
     groups = [group for group in groups if group not in started and group not in apart]
     metric, sign = names[0], -1.0 if direction(names[0]) == "down" else 1.0
-    means = {group.label: mean_and_std(group.finals(metric))[0] for group in groups}
+    statistic = headline(groups, metric)
+    means = {group.label: mean_and_std(group.finals(metric, statistic))[0] for group in groups}
     known = [group for group in groups if (value := means[group.label]) is not None and math.isfinite(value)]
     ranked = sorted(known, key=lambda group: -sign * (means[group.label] or 0.0))
     usable = [group for group in ranked if not is_bound(group)]

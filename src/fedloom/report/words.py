@@ -13,7 +13,9 @@ MISSING = "–"
 
 _TIMES = (("d", "days", 86400.0, 172800.0), ("h", "hours", 3600.0, 7200.0), ("min", "minutes", 60.0, 180.0))
 """Units of time: after a number, alone, in seconds, and from how many seconds on they suit."""
-_NAMES = {"f1": "F1", "r2": "R²"} | {name: name.upper() for name in ("mae", "mse", "rmse", "smape", "mape", "auc")}
+_WORDS = ("balanced-accuracy", "average-precision", "log-loss", "calibration-error")
+_NAMES = {"f1": "F1", "r2": "R²", "roc-auc": "ROC-AUC"} | {name: name.replace("-", " ") for name in _WORDS}
+_NAMES |= {name: name.upper() for name in ("mae", "mse", "rmse", "smape", "mape", "auc")}
 
 
 def name_text(key: str) -> str:
