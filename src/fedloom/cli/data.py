@@ -37,7 +37,7 @@ def list_sources(as_json: Json = False) -> None:
 
 
 @app.command()
-@with_flags((DATA, MODEL), also=("--seed",), without=("--data",))
+@with_flags((DATA, MODEL), also=("--seed",), without=("--data", "--folds"))
 def describe(
     flags: Flags,
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A data set, or a .csv, .parquet or .npz file.")],

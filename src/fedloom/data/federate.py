@@ -60,8 +60,8 @@ def federate(
       stop, a threshold, hyper-parameters. None: no such split.
     * ``support``: the fraction of train, of validation and of test that is for adaptation; None makes no such splits.
     * ``target``: the share of clients that are kept out of training, the target clients.
-    * ``folds``, ``fold``: cross-validation. Of 5 folds of each client's rows ``fold=2`` tests the second, and the others
-      train; "clients" leaves out each client once, "clients:5" groups of them, and tests them as target clients.
+    * ``folds``, ``fold``: cross-validation. Of ``folds=5`` of each client's rows ``fold=2`` tests the second, and the
+      others train; "clients" leaves out each client once, "clients:5" groups of them, and tests them as targets.
     * ``source_classes``, ``target_classes``: the classes that clients of either role may hold; none: all.
     * ``chronological``: test on each client's last rows rather than on a random sample; None: so for series alone.
     * ``allow_empty``: a client may have no rows.

@@ -1,8 +1,9 @@
 """Cross-validation: rows, or clients, in folds, of which each is the test once.
 
-Over rows, each client's rows are dealt to the folds, stratified by class as the test split is: every row is tested once.
-Rows in order of time are not dealt: each is tested by what was learnt from earlier ones, so the first are never tested.
-Over clients, each is left out once, as a target client whose rows are all for the test.
+Over rows, each client's rows are dealt to the folds, stratified by class as the test split is: every row is tested
+once. Rows in order of time are not dealt but chained forward: each fold tests the rows that follow those it learns
+from, so the first rows are never tested. Over clients, each is left out once, as a target client whose rows are all for
+the test.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class Fold:
             return None
         known = read_folds(folds)
         if test != TEST:
-            raise ConfigError(f"test = {test!r} and folds = {folds!r}: the folds say which rows are tested; leave test out")
+            raise ConfigError(
+                f"test = {test!r} and folds = {folds!r}: the folds say which rows are tested; leave test out"
+            )
         if known.clients and target > 0:
             raise ConfigError(
                 f"target = {target} and folds = {folds!r}: the folds say which clients are targets; leave target out"
@@ -106,7 +109,7 @@ class Fold:
         return np.where(group == self.number - 1, TARGET, SOURCE).astype(np.int64)
 
     def tested(self, splitter: Splitter, roles: Whole | None = None) -> tuple[Splitter, Whole]:
-        """The rows that this fold tests, and the splitter of all that it may know: in time, nothing that comes later."""
+        """The rows that this fold tests, and the splitter of all that it may know: in time, nothing that is later."""
         owner = splitter.owner
         if self.clients:
             assert roles is not None
@@ -114,9 +117,8 @@ class Fold:
         assert self.count is not None
         place = splitter.folds(self.count)
         if splitter.chronological:
-            return replace(splitter, owner=np.where(place > self.number, NOBODY, owner)), np.flatnonzero(
-                place == self.number
-            )
+            known = replace(splitter, owner=np.where(place > self.number, NOBODY, owner))
+            return known, np.flatnonzero(place == self.number)
         return splitter, np.flatnonzero(place == self.number - 1)
 
     def note(self, clients: int, roles: Whole, names: Sequence[str] | None, chronological: bool) -> str:
@@ -124,7 +126,7 @@ class Fold:
         count = clients if self.count is None else self.count
         said = f"fold {self.number} of {count}"
         if self.clients:
-            who = some(names[k] if names else int(k) for k in np.flatnonzero(roles == TARGET))
+            who = some(names[k] if names else k for k in np.flatnonzero(roles == TARGET).tolist())
             return f"{said}: client {who} left out of training and tested on all of its rows"
         if chronological:
             return (

@@ -32,7 +32,7 @@ from fedloom.engine.selection import Selection
 from fedloom.engine.setting import Setting
 from fedloom.errors import Deserted, FedloomError, RunError
 from fedloom.execution import Executor, Remote, executor_for, one_thread
-from fedloom.federation.metrics import higher_is_better, metrics_for
+from fedloom.federation.metrics import higher_is_better, is_row_mean, metrics_for
 from fedloom.federation.model import Model
 from fedloom.federation.networks import Recipe
 from fedloom.federation.problem import Problem
@@ -655,6 +655,9 @@ class _Walk:
         }
         if evaluator.evaluations:
             summary["judged"] = evaluator.evaluations[0].told()
+        if self.verdict is not None:
+            means = [name for name in self.verdict.values if is_row_mean(name)]
+            summary["judged"] |= {"rows": int(self.verdict.rows.sum()), "row_means": means}
         if (target := self.target()) is not None:
             summary["target"] = target
         if self.best is not None and self.watched is not None:

@@ -357,6 +357,12 @@ def higher_is_better(name: str) -> bool:
     return metric is not None and metric.higher_is_better
 
 
+def is_row_mean(name: str) -> bool:
+    """Whether a metric is a mean over rows, so that its values on parts of the rows make that on all of them."""
+    metric = _metric(name)
+    return metric is None or isinstance(metric, RowMean | Accuracy)
+
+
 def _metric(name: str) -> Metric | None:
     """The metric that a history calls so; none for the loss and the fidelity, which have no entry."""
     base = base_name(name)
