@@ -13,6 +13,7 @@ import os
 import shutil
 import tarfile
 import tempfile
+import warnings
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -184,8 +185,12 @@ def _download(published: Published) -> Path:
             length = "" if published.length is None else f" ({len(data)} of {published.length} bytes)"
             raise DataError(f"{published.file} arrived with checksum {found} instead of {published.checksum}{length}")
 
+    pooch.get_logger().setLevel("WARNING")  # the line below has the size as well
+    size = "of unknown size" if published.length is None else f"{published.length / 1e6:,.1f} MB"
+    size += " once it is unzipped" * (published.zipped and published.length is not None)
     folder, failures = cache_folder(published.folder), []
     for url in published.urls():
+        warnings.warn(f"{published.folder}: downloading {published.file} ({size}) from {url} to {folder}", stacklevel=2)
         try:
             files = pooch.create(folder, "", registry={published.file: None}, urls={published.file: url})
             return Path(files.fetch(published.file, downloader=download))

@@ -15,6 +15,7 @@ from fedloom.register import Register
 
 __all__ = [
     "EXECUTORS",
+    "NO_DEVICE",
     "Auto",
     "Executor",
     "Processes",
@@ -37,6 +38,8 @@ EXECUTORS.register("auto", Auto)
 EXECUTORS.register("serial", Serial)
 EXECUTORS.register("processes", Processes)
 EXECUTORS.register("ray", Ray)
+NO_DEVICE = "fedloom computes on the CPU only, so far; leave the device out, and give --workers for more processes"
+"""What is said to who asks for another one."""
 TOLD = ("rounds", "workers", "address")
 """What every executor can be told of a run, if it has parameters of these names; others are options of its own."""
 
