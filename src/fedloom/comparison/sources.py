@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.comparison.entries import Entry
-from fedloom.comparison.protocol import Judge, common_splits, judged_alike, lay
+from fedloom.comparison.protocol import Judge, common_splits, judged_alike
 from fedloom.comparison.repeats import Repeat
 from fedloom.data.folds import read_folds
-from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.run import Prepared, Run, prepare, train
 from fedloom.engine.setting import Setting, evaluations_of
 from fedloom.errors import ConfigError
 from fedloom.experiment import Experiment, Form, Override, Settings, Shelf, TaskSequence, foreign, make_experiment
 from fedloom.experiment.faults import Faults
+from fedloom.experiment.judging import judged, lay
 from fedloom.experiment.runnable import Runnable
-from fedloom.experiment.sections import method_form, read_evaluations, read_method
+from fedloom.experiment.sections import method_form
 from fedloom.federation.problem import Problem
 from fedloom.methods import Method, lookup
 from fedloom.storage.folder import CONFIG, RunFolder, theta_sha256
@@ -77,9 +77,9 @@ class FromSettings:
         """Name the rows on which all are judged, where they would not be the same."""
         known = tuple(other.text for other in entries)
         if known not in self._splits:
-            judged = [_judged(self._own(other, entries)) for other in entries]
-            self._splits[known] = common_splits([one for one in judged if one is not None])
-        own = _judged(settings)
+            each = [judged(self._own(other, entries)) for other in entries]
+            self._splits[known] = common_splits([one for one in each if one is not None])
+        own = judged(settings)
         if own is not None and any(self._splits[known]):
             lay(settings.values, own[1], self._splits[known])
 
@@ -185,19 +185,6 @@ class PythonRun(Runnable):
 
     def _perform(self, label: str | None, done: Iterable[Path], **how: Any) -> Run:
         return replace(self.prepared, label=label).run(**how)
-
-
-def _judged(settings: Settings) -> tuple[Method, Sequence[Evaluation]] | None:
-    """The method and the evaluations that settings are about; None where they cannot be, which is said elsewhere."""
-    faults = Faults(settings)
-    try:
-        _, method = read_method(faults)
-        target, apart = settings.get(("data", "target")), isinstance(settings.get(("data", "folds")), str)
-        evaluations = read_evaluations(apart or (isinstance(target, float | int) and target > 0), faults, apart)
-        faults.stop()
-    except ConfigError:
-        return None
-    return None if method is None else (method, evaluations)
 
 
 def _further(entry: Entry) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from fedloom.capacity import size_text
 from fedloom.errors import DataError
 
 TIMEOUT = 60.0
@@ -186,7 +187,7 @@ def _download(published: Published) -> Path:
             raise DataError(f"{published.file} arrived with checksum {found} instead of {published.checksum}{length}")
 
     pooch.get_logger().setLevel("WARNING")  # the line below has the size as well
-    size = "of unknown size" if published.length is None else f"{published.length / 1e6:,.1f} MB"
+    size = "of unknown size" if published.length is None else size_text(published.length)
     size += " once it is unzipped" * (published.zipped and published.length is not None)
     folder, failures = cache_folder(published.folder), []
     for url in published.urls():
