@@ -12,8 +12,8 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from html.parser import HTMLParser
-from xml.etree import ElementTree
 from pathlib import Path
+from xml.etree import ElementTree
 
 import generated
 import hooks

@@ -190,7 +190,6 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--executor", "execution.executor", str, "auto, serial, processes, ray, or module:Class."),
     Flag("--workers", "execution.workers", int, "Worker processes."),
     Flag("--ray-address", "execution.ray_address", str, "A cluster: auto, HOST:PORT or local.", "ADDRESS"),
-    Flag("--device", "execution.device", str, "cpu, the only one so far.", "cpu"),
     Flag("--stack", "execution.stack", int, "Clients computed together."),
     Flag("--checkpoint-every", "execution.checkpoint_every", int, "Rounds between checkpoints."),
     Flag("--on-error", "execution.on_error", str, "A client that fails: stop, or drop its reply."),

@@ -19,8 +19,8 @@ from fedloom.engine.run import Prepared, Run, prepare, train
 from fedloom.engine.setting import Setting, evaluations_of
 from fedloom.errors import ConfigError
 from fedloom.experiment import Experiment, Form, Override, Settings, Shelf, TaskSequence, foreign, make_experiment
+from fedloom.experiment.choosing import evaluations_in, lay
 from fedloom.experiment.faults import Faults
-from fedloom.experiment.judging import judged, lay
 from fedloom.experiment.runnable import Runnable
 from fedloom.experiment.sections import method_form
 from fedloom.federation.problem import Problem
@@ -77,9 +77,9 @@ class FromSettings:
         """Name the rows on which all are judged, where they would not be the same."""
         known = tuple(other.text for other in entries)
         if known not in self._splits:
-            each = [judged(self._own(other, entries)) for other in entries]
+            each = [evaluations_in(self._own(other, entries)) for other in entries]
             self._splits[known] = common_splits([one for one in each if one is not None])
-        own = judged(settings)
+        own = evaluations_in(settings)
         if own is not None and any(self._splits[known]):
             lay(settings.values, own[1], self._splits[known])
 

@@ -31,7 +31,7 @@ from fedloom.engine.sealing import go_on, seal_of
 from fedloom.engine.selection import Selection
 from fedloom.engine.setting import Setting
 from fedloom.errors import Deserted, FedloomError, RunError
-from fedloom.execution import NO_DEVICE, Executor, Remote, executor_for, one_thread
+from fedloom.execution import CPU_ONLY, Executor, Remote, executor_for, one_thread
 from fedloom.federation.data import SOURCE
 from fedloom.federation.metrics import higher_is_better, is_row_mean, metrics_for
 from fedloom.federation.model import Model
@@ -187,7 +187,7 @@ def load_run(folder: str | Path, kept: bool = True) -> Run:
 def _hyper_parameter(name: str, given: Mapping[str, Any]) -> str:
     """How a hyper-parameter is given, for a call that has it as an argument of its own; and what there is not yet."""
     if name == "device":
-        return NO_DEVICE
+        return CPU_ONLY
     method = method_of(given["method"]) if "method" in given else None
     known = [] if method is None else [field.name for field in dataclasses.fields(method)]  # type: ignore[arg-type]
     if method is None or name not in known:

@@ -14,8 +14,8 @@ from fedloom.execution.worker import Worker
 from fedloom.register import Register
 
 __all__ = [
+    "CPU_ONLY",
     "EXECUTORS",
-    "NO_DEVICE",
     "Auto",
     "Executor",
     "Processes",
@@ -38,7 +38,7 @@ EXECUTORS.register("auto", Auto)
 EXECUTORS.register("serial", Serial)
 EXECUTORS.register("processes", Processes)
 EXECUTORS.register("ray", Ray)
-NO_DEVICE = "fedloom computes on the CPU only, so far; leave the device out, and give --workers for more processes"
+CPU_ONLY = "fedloom computes on the CPU only, so far; leave the device out, and give --workers for more processes"
 """What is said to who asks for another one."""
 TOLD = ("rounds", "workers", "address")
 """What every executor can be told of a run, if it has parameters of these names; others are options of its own."""

@@ -16,7 +16,7 @@ from fedloom.engine.fleet import FLEETS, Distribution, Fleet
 from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import SELECTIONS, BySize, Selection, Uniform, counts, selection_for
 from fedloom.errors import ConfigError
-from fedloom.execution import EXECUTORS, NO_DEVICE, TOLD, executor_for
+from fedloom.execution import CPU_ONLY, EXECUTORS, TOLD, executor_for
 from fedloom.experiment.data import data_form
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import NONE, Field, Form, spoken
@@ -356,7 +356,7 @@ def read_execution(faults: Faults) -> Execution | None:
     own = None if chosen in EXECUTORS.shipped() else chosen
     if "device" in values and (own is None or "device" not in Form.of(own, "").fields):
         if values["device"] != "cpu":
-            faults.add(("execution", "device"), f"cannot be: {NO_DEVICE}")
+            faults.add(("execution", "device"), f"cannot be: {CPU_ONLY}")
             return None
         values = {key: value for key, value in values.items() if key != "device"}
     read = _read_with_options("execution", values, own, TOLD, faults)

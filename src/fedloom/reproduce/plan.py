@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from fedloom.errors import ConfigError, FedloomError
 from fedloom.experiment import Experiment, Override, Settings, Shelf, TaskSequence, make_experiment
+from fedloom.experiment.choosing import choosing
 from fedloom.experiment.faults import each_fault, stop_at
-from fedloom.experiment.judging import choosing
 from fedloom.experiment.words import hint, value_text
 from fedloom.report.groups import direction
 from fedloom.storage.files import slug
@@ -91,7 +91,7 @@ class Tuning:
     """The mean over so many of the last rounds that were evaluated; none: as the measure."""
     rows: Literal["validation", "test"] = "validation"
     """The rows that choose: a fifth of each client's rows for training, which these runs hold out (or data.validation),
-    or those that judge the results, too. An evaluation with a split of its own keeps it."""
+    or those on which the results are evaluated. An evaluation with a split of its own keeps it."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which rows judge the runs that settings make: known before these are made, and changed where something is chosen."""
+"""The rows on which the runs of some settings are evaluated: known beforehand, and others where something is chosen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedloom.experiment.settings import Override, Settings
 from fedloom.methods import Method
 
 
-def judged(settings: Settings) -> tuple[Method, Sequence[Evaluation]] | None:
+def evaluations_in(settings: Settings) -> tuple[Method, Sequence[Evaluation]] | None:
     """The method and the evaluations that settings are about; None where they cannot be, which is said elsewhere."""
     faults = Faults(settings)
     try:
@@ -40,10 +40,10 @@ def lay(values: dict[str, Any], evaluations: Sequence[Evaluation], splits: Seque
 
 
 def choosing(settings: Settings, place: str) -> Settings:
-    """The same settings for a run that something is chosen by: judged on validation rows, which it holds out, where
+    """The same settings for a run that something is chosen by: evaluated on validation rows, which it holds out, where
     they name no others. What cannot be read is left as it is, and is said when the run is made.
     """
-    known = judged(settings)
+    known = evaluations_in(settings)
     if known is None:
         return settings
     method, evaluations = known
