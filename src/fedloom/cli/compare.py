@@ -110,11 +110,18 @@ def _run_all(comparison: Comparison, folder: Path, console: Console, force: bool
         with following(console, title, quiet or not console.is_terminal) as follow, halting(place):
             yield follow
 
+    said = set[str]()
+
     def tell(title: str, done: Run | FedloomError | None) -> None:
         if isinstance(done, FedloomError):
             say(console, f"{title}: failed", "red")
-        elif not quiet:
+            return
+        if not quiet:
             say(console, f"{title}: {'done already' if done is None else _result(done.summary)}")
+        for note in [] if done is None else done.notes:
+            if note not in said:  # what holds for all runs is said once
+                say(console, f"note: {title.partition('] ')[2]}: {note}", "yellow")
+                said.add(note)
 
     try:
         failed = comparison.perform(folder, force, watch, tell)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +16,7 @@ from fedloom.comparison.protocol import Judge, checked_judge
 from fedloom.comparison.repeats import Key
 from fedloom.comparison.sources import FromProblem, FromSettings, Source
 from fedloom.engine.run import Progress, Run, load_run
-from fedloom.errors import ConfigError, RunError
+from fedloom.errors import ConfigError, FedloomError, RunError
 from fedloom.experiment import Settings
 from fedloom.experiment.faults import Faults
 from fedloom.federation.problem import Problem
@@ -50,6 +50,8 @@ class Compared:
     folder: Path | None = None
     report: Path | None = None
     """The page, where one was written."""
+    notes: list[str] = field(default_factory=list)
+    """What should be known of single runs that were made now: that one diverged, say."""
 
     def frame(self) -> pd.DataFrame:
         """The table as a data frame: a row a method, columns such as "accuracy" and "accuracy_std_over_runs"."""
@@ -74,7 +76,8 @@ class Compared:
         failed = f", {plural(len(self.failed), 'failed run')}" if self.failed else ""
         kept = f", in {self.folder}" if self.folder is not None else ""
         labels = ", ".join(dict.fromkeys(key[0] for key in self.runs))
-        return f"Compared({labels}: {plural(len(self.runs), 'run')}{failed}{kept})"
+        said = "".join(f"; note: {note}" for note in self.notes)
+        return f"Compared({labels}: {plural(len(self.runs), 'run')}{failed}{kept}{said})"
 
     def _repr_html_(self) -> str:
         return table_html(self._groups(), None, repr(self).removeprefix("Compared(").removesuffix(")"))
@@ -142,6 +145,12 @@ def compare(
     comparison = Comparison(source, swept(entries, sweep or {}), chosen)
     comparison.check()
 
+    notes = list[str]()
+
+    def tell(title: str, done: Run | FedloomError | None) -> None:
+        said = done.notes if isinstance(done, Run) else []
+        notes.extend(f"{title.partition('] ')[2]}: {note}" for note in said)
+
     @contextmanager
     def watch(title: str, place: Path) -> Iterator[Progress]:
         with shown(partial(progress, title) if callable(progress) else progress, title) as follow:
@@ -151,7 +160,7 @@ def compare(
         kept = out is not None
         folder = Path(out or exits.enter_context(tempfile.TemporaryDirectory(prefix="fedloom-")))
         comparison.claim(folder, [], force)
-        failed = comparison.perform(folder, force, watch, lambda title, done: None)
+        failed = comparison.perform(folder, force, watch, tell)
         if len(failed) == len(comparison):
             said = [f"{told(key)}: {error}" for key, error in failed.items()]
             raise RunError(f"all runs failed: {'; '.join(said)}")
@@ -162,7 +171,7 @@ def compare(
             if repeat.key(entry.text) not in failed
         }
         page = comparison.write_report(folder, target) if report and kept else None
-        return Compared(comparison.table, runs, failed, folder if kept else None, page)
+        return Compared(comparison.table, runs, failed, folder if kept else None, page, notes)
 
 
 def _source(

@@ -19,7 +19,7 @@ Judge = Literal["alike", "own"]
 
 SAME_ROWS = (
     "the table has one method with several settings, all judged on the same rows: whoever takes the best of them "
-    "chooses by the rows that judge, and it looks better than it is; choose with --set data.validation=0.2 "
+    "chooses by the rows that judge, and it looks better than it is; choose with --validation 0.2 "
     "--set evaluation.split=validation, then judge the chosen one on the test rows"
 )
 

@@ -85,9 +85,10 @@ class Fold:
             raise ConfigError(
                 f"target = {target} and folds = {folds!r}: the folds say which clients are targets; leave target out"
             )
-        if fold is None and known.count is None:
-            raise ConfigError(f"folds = {folds!r} is for all folds; give also which one is tested, such as fold = 1")
-        found = Fold(fold or 0, known.count, known.clients)
+        if fold is None:
+            last = "…" if known.count is None else known.numbers(known.count)[-1]
+            raise ConfigError(f"which of the folds is tested is not said; give fold = 1 to {last}")
+        found = Fold(fold, known.count, known.clients)
         if known.count is not None:
             found.checked(known.numbers(known.count))
         return found
@@ -95,8 +96,7 @@ class Fold:
     def checked(self, numbers: Sequence[int]) -> Fold:
         """The same, if it is one of them."""
         if self.number not in numbers:
-            given = f"fold = {self.number} cannot be" if self.number else "which of the folds is tested is not said"
-            raise ConfigError(f"{given}; give fold = 1 to {len(numbers)}")
+            raise ConfigError(f"fold = {self.number!r} cannot be; give fold = 1 to {len(numbers)}")
         return self
 
     def roles(self, clients: int, draw: Draw) -> Whole:

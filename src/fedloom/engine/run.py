@@ -156,7 +156,7 @@ class Run:
     def __repr__(self) -> str:
         from fedloom.report.notebook import run_text
 
-        return f"Run({run_text(self.summary, self.folder)})"
+        return f"Run({'; note: '.join([run_text(self.summary, self.folder), *self.notes])})"
 
     def _repr_html_(self) -> str:
         from fedloom.report.notebook import run_html
@@ -188,6 +188,8 @@ def _hyper_parameter(name: str, given: Mapping[str, Any]) -> str:
     """How a hyper-parameter is given, for a call that has it as an argument of its own; and what there is not yet."""
     if name == "device":
         return CPU_ONLY
+    if name in ("folds", "fold"):
+        return "compare(…, folds=5) has all folds, and federate(…, folds=5, fold=1) gives the data of one"
     method = method_of(given["method"]) if "method" in given else None
     known = [] if method is None else [field.name for field in dataclasses.fields(method)]  # type: ignore[arg-type]
     if method is None or name not in known:
