@@ -105,7 +105,7 @@ def test_a_wrong_call_is_told_as_the_command_line_tells_it(
 
 
 def test_a_function_that_gives_no_module_is_told_how_it_is_called(problem: fedloom.Problem) -> None:
-    with pytest.raises(ModelError, match="Linear gives no module: .* the shape of a row and the number of outputs"):
+    with pytest.raises(ModelError, match=r"Linear gives no module: .* the shape of a row and the number of outputs"):
         fedloom.build_model(torch.nn.Linear, problem.data)
 
 
