@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 import fedloom
-from fedloom.errors import ConfigError, DataError, RunError
+from fedloom.errors import ConfigError, DataError, ModelError, RunError
 from fedloom.methods.method import Method
 from fedloom.report.progress import bar, shown
 
@@ -90,6 +90,11 @@ def test_hyper_parameters_in_a_text_are_read_as_toml_has_them() -> None:
         ),
         (lambda p: fedloom.compare(["fedavg"], p, seeds="x"), "compare: seeds = 'x' cannot be"),
         (lambda p: fedloom.compare(["=fedavg"], p), "'fedavg' is to have an empty name; write it as NAME=METHOD"),
+        (lambda p: fedloom.train(p, "fedavg", rounds="3"), "train: rounds = '3' cannot be: .* a number, not a text"),
+        (lambda p: fedloom.train(p, "fedavg", folds=5), r"no argument 'folds'; compare\(…, folds=5\) has all folds"),
+        (lambda p: fedloom.Problem(p.model, p.data), "a Problem is of data and a model, not of Model"),
+        (lambda p: fedloom.Problem(p.data, torch.nn.Linear(64, 10)), "'Linear' is no Model; make one with"),
+        (lambda p: fedloom.build_model(3, p.data), "3 is no model; choose one of linear, mlp"),
     ],
 )
 def test_a_wrong_call_is_told_as_the_command_line_tells_it(
@@ -97,6 +102,34 @@ def test_a_wrong_call_is_told_as_the_command_line_tells_it(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         call(problem)
+
+
+def test_a_function_that_gives_no_module_is_told_how_it_is_called(problem: fedloom.Problem) -> None:
+    with pytest.raises(ModelError, match=r"Linear gives no module: .* the shape of a row and the number of outputs"):
+        fedloom.build_model(torch.nn.Linear, problem.data)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"kind": "curve"}, "no plot 'curve'; choose one of curves, clients"),
+        ({"x": "time"}, "no x = 'time'; choose one of round, simulated_seconds"),
+        ({"x": "simulated_seconds"}, "no simulated_seconds to be drawn against; they have round, bytes"),
+        ({"statistic": "median"}, "no statistic = 'median'; choose one of weighted"),
+        ({"colour": "red"}, "no argument 'colour'; it has x, statistic"),
+        ({"kind": "clients", "view": "pie"}, "no view = 'pie'; choose one of box, cumulative, size"),
+    ],
+)
+def test_a_plot_that_cannot_be_is_told_in_words(how: dict[str, str], message: str, run: fedloom.Run) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run.plot(**how)  # type: ignore[arg-type]
+
+
+def test_what_should_be_known_of_a_run_is_in_its_text(problem: fedloom.Problem) -> None:
+    run = fedloom.train(problem, "fedavg:lr=1e6", rounds=2)
+    assert "after 2 rounds; note: the run is diverging: the loss rose from" in repr(run)
+    compared = fedloom.compare(["fedavg:lr=1e6"], problem, rounds=2, seeds=1)
+    assert "1 run; note: fedavg:lr=1e6, seed 0: the run is diverging" in repr(compared)
 
 
 def test_a_method_with_a_constructor_of_its_own_takes_what_that_takes() -> None:

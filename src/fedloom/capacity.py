@@ -49,10 +49,10 @@ def _physical() -> int:
 def refuse_larger(needed: int, what: str, remedy: str, error: type[FedloomError]) -> None:
     """An error of this type if ``what`` needs more bytes than the machine has."""
     if needed > memory():
-        raise error(f"{what}: this needs about {_text(needed)}; the machine has {_text(memory())}. {remedy}")
+        raise error(f"{what}: this needs about {size_text(needed)}; the machine has {size_text(memory())}. {remedy}")
 
 
-def _text(size: int) -> str:
+def size_text(size: int) -> str:
     """Bytes in three digits at most."""
     for unit, name in _UNITS:
         if size >= unit:

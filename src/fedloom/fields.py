@@ -89,7 +89,9 @@ def _unfit(kinds: Mapping[str, Any], values: Mapping[str, object]) -> Iterator[t
         one = tuple[kind]  # type: ignore[valid-type]  # alone, a dataclass would insist on a config of its own
         plain = value.item() if isinstance(value, np.generic) else value
         try:
-            TypeAdapter(one, config=ConfigDict(arbitrary_types_allowed=True)).validate_python((plain,))
+            (read,) = TypeAdapter(one, config=ConfigDict(arbitrary_types_allowed=True)).validate_python((plain,))
+            if isinstance(plain, str) and isinstance(read, int | float):
+                yield name, value, "Input should be a number, not a text"
         except ValidationError as error:
             yield name, value, error.errors()[0]["msg"]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
@@ -21,7 +22,7 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, overload
 
-from fedloom.errors import ConfigError
+from fedloom.errors import ConfigError, FedloomError
 from fedloom.trust import refuse_strangers
 
 E = TypeVar("E")
@@ -110,10 +111,10 @@ class Register(Mapping[str, E]):
         refuse_strangers(name, f"import the {self.kind} {name!r}")
         try:
             thing = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
-            near = nearest(module, self._names())
+        except Exception as error:  # whatever a user's own file may do
+            near = nearest(module, self._names()) if isinstance(error, ImportError) else None
             also = f"; did you mean {near!r}?" if near else ""
-            raise ConfigError(f"the {self.kind} {name!r} cannot be imported: {error}{also}") from error
+            raise ConfigError(f"the {self.kind} {name!r} cannot be imported: {import_fault(error)}{also}") from error
         self._check(name, thing)
         facts = next((line.facts for line in self._lines.values() if line.thing is thing), {})
         return self._entry(name, thing, **facts)
@@ -210,6 +211,16 @@ class Register(Mapping[str, E]):
     def _check(self, name: str, thing: object) -> None:
         if not self._right(thing):
             raise ConfigError(f"{name!r} is no {self.kind}: it must be {self.must_be}")
+
+
+def import_fault(error: BaseException) -> str:
+    """Why an import failed, in a line; with its place, where the file itself is at fault."""
+    if isinstance(error, ImportError | AttributeError | ValueError | FedloomError):
+        return str(error)
+    if isinstance(error, SyntaxError):
+        return f"{error.msg} in {error.filename}, line {error.lineno}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} in {last.filename}, line {last.lineno}"
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:

@@ -38,8 +38,12 @@ def test_a_file_of_the_users_folder_comes_before_the_cache_and_any_download(own_
 def test_a_missing_file_is_downloaded_into_the_cache_and_found_there_the_next_time(
     tmp_path: Path, serve: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serve(offered(tmp_path / "site", gzip.compress(CONTENT)))
-    path = obtain(published())
+    address = serve(offered(tmp_path / "site", gzip.compress(CONTENT)))
+    with pytest.warns(UserWarning, match="downloading") as told:
+        path = obtain(published())
+    (said,) = (str(one.message) for one in told)
+    assert said.startswith(f"set: downloading file.gz (1.8 kB once it is unzipped) from {address}")
+    assert said.endswith(f" to {path.parent}")
     assert path == cache_folder("set") / "file.gz"
     assert content(path, published()) == CONTENT
     monkeypatch.setenv("FEDLOOM_MIRROR", "http://127.0.0.1:9")

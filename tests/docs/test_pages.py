@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import generated
 import hooks
@@ -116,6 +117,20 @@ def test_every_method_has_a_page_with_its_equations_cost_example_and_known_answe
         for heading in ("What it solves", "When to use it", "Its equations", "Its cost", "Example", "Its known answer"):
             assert f"## {heading}" in page, f"{name}: {heading}"
         assert f"<!-- generated: claims {name} -->" in page
+
+
+def test_formulas_become_mathml_without_a_word_that_is_not_known() -> None:
+    for page in generated.pages():
+        text = page.read_text(encoding="utf-8")
+        shown = hooks.on_page_markdown(text)
+        formulas = re.findall(r'<div class="formula">(<math.*?</math>)</div>', shown, re.DOTALL)
+        assert len(formulas) == text.count("```math")
+        for formula in formulas:
+            ElementTree.fromstring(formula)
+    root = ElementTree.fromstring(hooks.mathml(r"\frac{1}{2}"))
+    assert [one.text for one in root.iter() if one.text] == ["1", "2"]
+    with pytest.raises(ValueError, match="not known"):
+        hooks.mathml(r"\fraction{1}{2}")
 
 
 def test_every_environment_variable_is_documented() -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,23 @@ class Fragile(nn.Module):
             raise RuntimeError("no gradients today")
         return self.layer(x)
 """
+
+
+@pytest.mark.parametrize("rows", ["validation", "test"])
+def test_tuning_chooses_on_validation_rows_unless_the_table_says_otherwise(
+    rows: str, write: Write, reproduce: Reproduce, parts: Parts
+) -> None:
+    tune = "" if rows == "validation" else '[tune]\nrows = "test"\n'
+    told = reproduce(write(parts["head"], tune, parts["column"], parts["row"], GRID))
+    trial, repeat = (
+        tomllib.loads(Path(f"out/FedAvg/iid/{place}/config.toml").read_text()) for place in ("tune/lr-0.1", "seed-0")
+    )
+    assert trial["evaluation"]["split"] == rows
+    assert trial["data"].get("validation") == (0.2 if rows == "validation" else None)
+    assert "validation" not in repeat["data"]
+    assert repeat["evaluation"]["split"] == "test"
+    before = read_plan(write(parts["head"], parts["column"], parts["row"], GRID)).cells[0]
+    assert (essence_print(before) == told.cells["FedAvg / iid"]["essence_sha256"]) == (rows == "validation")
 
 
 def test_tuning_takes_the_best_point_and_the_repeats_run_with_it(

@@ -18,7 +18,7 @@ from fedloom.errors import ConfigError, FedloomError, RunError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedloom.comparison import Comparison
+    from fedloom.comparison import Comparison, FromSettings
     from fedloom.engine.run import Run
     from fedloom.experiment import Settings
 
@@ -40,7 +40,7 @@ def compare(
         typer.Option(metavar="KEY=VALUE,…", help="Each method with each of the values, such as method.lr=0.1,0.01."),
     ] = None,
     repeats: Annotated[
-        int | None, typer.Option(min=1, help="Seeds for each method: --seed and those after it. [3]")
+        int | None, typer.Option(min=1, help="Seeds for each method: --seed and those after it. [3; with --folds 1]")
     ] = None,
     seeds: Annotated[str | None, typer.Option(metavar="1,2,3", help="The seeds themselves.")] = None,
     target: Annotated[
@@ -61,7 +61,36 @@ def compare(
 
     base = Settings.read(config, overrides(flags, sets))
     entries = swept([parse_entry(text) for text in methods], dict(map(parse_sweep, sweep or [])))
-    comparison = Comparison(FromSettings(base, checked_judge(protocol)), entries, _seeds(base, repeats, seeds))
+    source = FromSettings(base, checked_judge(protocol))
+    comparison = Comparison(source, entries, _seeds(source, repeats, seeds))
+    perform_all(comparison, out, ctx, target, force=force, quiet=quiet, report=report)
+
+
+def cross_validate(
+    base: Settings, out: Path | None, ctx: typer.Context, *, force: bool, quiet: bool, report: bool
+) -> None:
+    """One method, a run for each fold: what ``fedloom run`` does where the settings ask for folds."""
+    from fedloom.comparison import Comparison, Entry, FromSettings
+    from fedloom.comparison.comparing import first_seed
+    from fedloom.experiment.sections import DEFAULT_METHOD
+
+    method = str(base.get(("method", "name")) or DEFAULT_METHOD)
+    entry = Entry(str(base.get(("name",)) or method), method)
+    comparison = Comparison(FromSettings(base), [entry], [first_seed(base)])
+    perform_all(comparison, out, ctx, None, force=force, quiet=quiet, report=report)
+
+
+def perform_all(
+    comparison: Comparison,
+    out: Path | None,
+    ctx: typer.Context,
+    target: float | None,
+    *,
+    force: bool,
+    quiet: bool,
+    report: bool,
+) -> None:
+    """All runs of a comparison, and what they come to."""
     comparison.check()
     folder = out or comparison.default_folder()
     console = make_console()
@@ -74,17 +103,25 @@ def compare(
 
 def _run_all(comparison: Comparison, folder: Path, console: Console, force: bool, quiet: bool) -> list[str]:
     """All runs that are not there yet; what went wrong in those that failed."""
+    from fedloom.comparison.comparing import told
 
     @contextmanager
     def watch(title: str, place: Path) -> Iterator[Follow]:
         with following(console, title, quiet or not console.is_terminal) as follow, halting(place):
             yield follow
 
+    said = set[str]()
+
     def tell(title: str, done: Run | FedloomError | None) -> None:
         if isinstance(done, FedloomError):
             say(console, f"{title}: failed", "red")
-        elif not quiet:
+            return
+        if not quiet:
             say(console, f"{title}: {'done already' if done is None else _result(done.summary)}")
+        for note in [] if done is None else done.notes:
+            if note not in said:  # what holds for all runs is said once
+                say(console, f"note: {title.partition('] ')[2]}: {note}", "yellow")
+                said.add(note)
 
     try:
         failed = comparison.perform(folder, force, watch, tell)
@@ -92,7 +129,7 @@ def _run_all(comparison: Comparison, folder: Path, console: Console, force: bool
         raise Halt(f"{halt}\nor {_AGAIN}") from halt
     except KeyboardInterrupt as stop:
         raise Halt(f"stopped; {_AGAIN}") from stop
-    return [f"{text}, seed {seed}: {error}" for (text, seed), error in failed.items()]
+    return [f"{told(key)}: {error}" for key, error in failed.items()]
 
 
 def _conclude(comparison: Comparison, folder: Path, console: Console, target: float | None, report: bool) -> None:
@@ -116,12 +153,12 @@ def _conclude(comparison: Comparison, folder: Path, console: Console, target: fl
     say(console, f"report: {folder / 'report.html'}" if report else f"runs: {folder}")
 
 
-def _seeds(base: Settings, repeats: int | None, listed: str | None) -> list[int]:
-    from fedloom.comparison.comparing import first_seed
+def _seeds(source: FromSettings, repeats: int | None, listed: str | None) -> list[int]:
+    from fedloom.comparison.comparing import first_seed, usual_seeds
 
     if listed is None:
-        first = first_seed(base)
-        return list(range(first, first + (repeats or 3)))
+        first = first_seed(source.base)
+        return list(range(first, first + (repeats or usual_seeds(source))))
     if repeats is not None:
         raise ConfigError("--seeds lists the seeds, --repeats counts them: give one of the two")
     try:

@@ -42,7 +42,7 @@ def list_sources(as_json: Json = False) -> None:
 
 
 @app.command()
-@with_flags((DATA, MODEL), also=("--seed",), without=("--data",))
+@with_flags((DATA, MODEL), also=("--seed",), without=("--data", "--folds"))
 def describe(
     flags: Flags,
     names: Annotated[

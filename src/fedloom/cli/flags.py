@@ -202,6 +202,14 @@ FLAGS: tuple[Flag, ...] = (
         "Share of each client's other rows to choose by; 0.2 where something is chosen.",
         "SHARE",
     ),
+    Flag(
+        "--folds",
+        "data.folds",
+        str,
+        "Cross-validation: 5 folds of each client's rows, or each client, or groups of them, left out once.",
+        "5|clients|clients:5",
+        _parsed,
+    ),
     Flag("--support", "data.support", str, "Share of the rows for adaptation, or 'none'.", "SHARE|none", _parsed),
     Flag(
         "--model",

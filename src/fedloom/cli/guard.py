@@ -81,10 +81,14 @@ def unraisable(what: Any) -> None:
 
 
 def _hint(error: Any, words: list[str]) -> None:
-    """Say how a hyper-parameter is given, where an option that is not there has the name of one."""
+    """Say how a hyper-parameter is given, where an option that is not there has the name of one; or what is not yet."""
+    from fedloom.execution import CPU_ONLY
     from fedloom.experiment.sections import method_form
     from fedloom.methods import REGISTER
 
+    if error.option_name == "--device":
+        error.message, error.possibilities = f"No such option '--device': {CPU_ONLY}", []
+        return
     if not any("--set" in parameter.opts for parameter in error.ctx.command.params):
         return
     key = error.option_name.lstrip("-").replace("-", "_")

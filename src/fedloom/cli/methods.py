@@ -67,6 +67,10 @@ def check(
     only: Annotated[
         list[str] | None, typer.Option(metavar="CHECK", help="Only checks (or mutants) of this kind; repeatable.")
     ] = None,
+    declaration: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:NAME", help="What is known of the one METHOD that is yours: its Declaration."),
+    ] = None,
     mutants: Annotated[
         bool, typer.Option("--mutants", help="Run it on mutants of the methods instead: each must fail a check.")
     ] = False,
@@ -80,17 +84,27 @@ def check(
     With --mutants it is the kit that is checked: of each method, mutants with one fault each are made, and the exit
     code is 1 when one of them passes every check.
     """
-    from fedloom.conformance import check_methods
+    from fedloom.conformance import Declaration, check_method, check_methods
+    from fedloom.conformance.declarations import own_declaration
     from fedloom.methods import REGISTER, lookup
     from fedloom.storage.files import plain
 
     chosen = [lookup(name).name for name in names or REGISTER]
+    known: Declaration | None = None
+    if declaration is not None:
+        if len(names or ()) != 1:
+            raise ConfigError("--declaration is what is known of one method: name that one, fedloom check mine:Class")
+        known = own_declaration(declaration)
     console = make_console()
     if mutants:
         if executor != "serial":
             raise ConfigError("mutants are checked in this process; leave --executor out, or --mutants")
-        return _hunt(chosen, only or None, console, as_json)
-    outcomes = check_methods(chosen, only or None, None if as_json else partial(_verdict, console), executor)
+        return _hunt(chosen, declaration, only or None, console, as_json)
+    told = None if as_json else partial(_verdict, console)
+    if known is None:
+        outcomes = check_methods(chosen, only or None, told, executor)
+    else:
+        outcomes = check_method(chosen[0], lookup(chosen[0]).cls, known, only or None, told, executor)
     failed = sum(not outcome.passed for outcome in outcomes)
     if as_json:
         say_json(plain([vars(outcome) for outcome in outcomes], "check"))
@@ -100,16 +114,24 @@ def check(
         raise typer.Exit(1)
 
 
-def _hunt(names: list[str], only: list[str] | None, console: Console, as_json: bool) -> None:
+def hunted(name: str, declaration: str | None, only: list[str] | None) -> list[MutantOutcome]:
+    """The mutants of one method; what a user declares of it has functions, and so is imported where it is needed."""
+    from fedloom.conformance import check_mutants
+    from fedloom.conformance.declarations import own_declaration
+    from fedloom.methods import lookup
+
+    known = None if declaration is None else own_declaration(declaration)
+    return check_mutants(name, lookup(name).cls, known, only)
+
+
+def _hunt(names: list[str], declaration: str | None, only: list[str] | None, console: Console, as_json: bool) -> None:
     """Methods are done side by side, each in a process of its own, and told of in their order."""
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    from fedloom.conformance import check_mutants
-
     outcomes = []
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        for found in pool.map(partial(check_mutants, only=only), names):
+        for found in pool.map(partial(hunted, declaration=declaration, only=only), names):
             outcomes += found
             for outcome in [] if as_json else found:
                 _fate(console, outcome)

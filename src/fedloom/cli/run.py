@@ -47,6 +47,7 @@ Trust = Annotated[bool, typer.Option("--trust", help="Import what a folder names
 @with_flags()
 def run(
     flags: Flags,
+    ctx: typer.Context,
     file: Annotated[Path | None, typer.Argument(help="An experiment file (TOML); flags win over it.")] = None,
     sets: Sets = None,
     out: Out = None,
@@ -54,10 +55,15 @@ def run(
     quiet: Quiet = False,
     report: Report = True,
 ) -> None:
-    """Run one experiment: from flags, from a file, or from both."""
-    from fedloom.experiment import load_experiment
+    """Run one experiment: from flags, from a file, or from both. With --folds, a run for each fold."""
+    from fedloom.experiment import Settings, make_experiment
 
-    experiment = load_experiment(file, overrides(flags, sets))
+    settings = Settings.read(file, overrides(flags, sets))
+    if settings.get(("data", "folds")) is not None and settings.get(("data", "fold")) is None:
+        from fedloom.cli.compare import cross_validate
+
+        return cross_validate(settings, out, ctx, force=force, quiet=quiet, report=report)
+    experiment = make_experiment(settings)
     perform(experiment, out or fresh(experiment.folder_name), force=force, quiet=quiet, report=report)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedloom.comparison.entries import Entry
+from fedloom.comparison.repeats import Key, Repeat
 from fedloom.comparison.sources import Source
 from fedloom.engine.run import Interrupted, Progress, Run
 from fedloom.errors import ConfigError, FedloomError, RunError
@@ -30,11 +31,11 @@ Tell = Callable[[str, Run | FedloomError | None], None]
 
 
 class Comparison:
-    """Entries × seeds under the same settings."""
+    """Entries × seeds, and × folds where these are asked for, under the same settings."""
 
     def __init__(self, source: Source, entries: Sequence[Entry], seeds: Sequence[int]) -> None:
         self.source, self.entries, self.seeds = source, list(entries), list(seeds)
-        self._made: dict[tuple[str, int], Runnable] = {}
+        self._made: dict[Key, Runnable] = {}
         self._command: list[str] = []
         self._earlier: list[str] = []
         self.table: list[dict[str, Any]] = []
@@ -44,20 +45,24 @@ class Comparison:
             raise ConfigError(f"{name!r} is there twice; give each method once, or settings that differ")
         if len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"the seeds {self.seeds} have one twice, which would be the same run")
+        folds = source.folds(self.entries, self.seeds[0])
+        each: list[int | None] = [*folds] or [None]
+        self.repeats = [Repeat(seed, fold, len(folds)) for seed in self.seeds for fold in each]
+        """What is done with each of the entries."""
 
     def __len__(self) -> int:
-        return len(self.entries) * len(self.seeds)
+        return len(self.entries) * len(self.repeats)
 
-    def runs(self) -> Iterator[tuple[Entry, int]]:
-        """Seed by seed, so that runs on the same data follow each other."""
-        return ((entry, seed) for seed in self.seeds for entry in self.entries)
+    def runs(self) -> Iterator[tuple[Entry, Repeat]]:
+        """Seed by seed and fold by fold, so that runs on the same data follow each other."""
+        return ((entry, repeat) for repeat in self.repeats for entry in self.entries)
 
-    def experiment(self, entry: Entry, seed: int) -> Runnable:
+    def experiment(self, entry: Entry, repeat: Repeat) -> Runnable:
         """One run, made once; tasks in sequence, which hold the data of all tasks, whenever they are needed."""
-        key = entry.text, seed
+        key = repeat.key(entry.text)
         if key in self._made:
             return self._made[key]
-        made = self.source.make(entry, seed, self.entries)
+        made = self.source.make(entry, repeat, self.entries)
         if not isinstance(made, TaskSequence):
             self._made[key] = made
         return made
@@ -67,7 +72,7 @@ class Comparison:
         found: dict[str, None] = {}
         for entry in self.entries:
             try:
-                self.experiment(entry, self.seeds[0]).check()
+                self.experiment(entry, self.repeats[0]).check()
             except ConfigError as error:
                 found |= dict.fromkeys(each_fault(error))
         stop_at(found)
@@ -75,7 +80,8 @@ class Comparison:
     def default_folder(self) -> Path:
         """Below runs/: the folder in which the same comparison was begun, or else one that is not there yet."""
         names = "-".join(entry.folder for entry in self.entries)
-        base = Path("runs") / f"compare-{names[:80].strip('-')}-{slug(self.source.data)}"
+        kind = "compare" if self.repeats[0].fold is None or len(self.entries) > 1 else "folds"
+        base = Path("runs") / f"{kind}-{names[:80].strip('-')}-{slug(self.source.data)}"
         folders = itertools.chain([base], (base.with_name(f"{base.name}-{k}") for k in itertools.count(2)))
         return next(path for path in folders if not path.exists() or _read(path).get("arguments") == self._arguments())
 
@@ -85,7 +91,7 @@ class Comparison:
         if folder.exists() and not record and (not folder.is_dir() or any(folder.iterdir())):
             raise RunError(f"{folder} is there already and is no comparison; choose another folder with --out")
         for entry in self.entries:
-            self.experiment(entry, self.seeds[0]).start(self.place(folder, entry, self.seeds[0]), force)
+            self.experiment(entry, self.repeats[0]).start(self.place(folder, entry, self.repeats[0]), force)
         with guarded(folder):
             folder.mkdir(parents=True, exist_ok=True)
         if force:
@@ -93,12 +99,12 @@ class Comparison:
         self._command, self._earlier = command, [] if force else record.get("runs", [])
         self.record(folder, {})
 
-    def perform(self, folder: Path, force: bool, watch: Watch, tell: Tell) -> dict[tuple[str, int], str]:
+    def perform(self, folder: Path, force: bool, watch: Watch, tell: Tell) -> dict[Key, str]:
         """All runs that are not there yet; what went wrong in those that failed, the others being done all the same."""
         failed = {}
-        for number, (entry, seed) in enumerate(self.runs(), 1):
-            experiment, place = self.experiment(entry, seed), self.place(folder, entry, seed)
-            title = f"[{number}/{len(self)}] {entry.text}, seed {seed}"
+        for number, (entry, repeat) in enumerate(self.runs(), 1):
+            experiment, place = self.experiment(entry, repeat), self.place(folder, entry, repeat)
+            title = f"[{number}/{len(self)}] {entry.text}, {repeat}"
             how = experiment.start(place, force)
             done: Run | FedloomError | None = None
             if how is not None:
@@ -108,9 +114,9 @@ class Comparison:
                 except Interrupted:
                     raise
                 except FedloomError as error:
-                    failed[entry.text, seed] = str(error)
+                    failed[repeat.key(entry.text)] = str(error)
                     done = error
-            self._made.pop((entry.text, seed), None)
+            self._made.pop(repeat.key(entry.text), None)
             tell(title, done)
         return failed
 
@@ -132,9 +138,9 @@ class Comparison:
 
         return write_report(folder, folder / "report.html", target=target)
 
-    def place(self, folder: Path, entry: Entry, seed: int) -> Path:
+    def place(self, folder: Path, entry: Entry, repeat: Repeat) -> Path:
         """Where in the folder a run belongs."""
-        return folder / entry.folder / f"seed-{seed}"
+        return folder / entry.folder / repeat.folder
 
     def record(self, folder: Path, result: dict[str, Any]) -> None:
         """Write compare.json: how the comparison was made, and what came of it."""

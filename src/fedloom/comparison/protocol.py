@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from fedloom.engine.evaluation import Evaluation
 from fedloom.errors import ConfigError
@@ -19,7 +19,7 @@ Judge = Literal["alike", "own"]
 
 SAME_ROWS = (
     "the table has one method with several settings, all judged on the same rows: whoever takes the best of them "
-    "chooses by the rows that judge, and it looks better than it is; choose with --set data.validation=0.2 "
+    "chooses by the rows that judge, and it looks better than it is; choose with --validation 0.2 "
     "--set evaluation.split=validation, then judge the chosen one on the test rows"
 )
 
@@ -49,15 +49,3 @@ def judged_alike(evaluations: Sequence[Evaluation], splits: Sequence[str | None]
         replace(one, split=split) if split is not None and one.split is None else one
         for one, split in zip(evaluations, common, strict=True)
     ]
-
-
-def lay(values: dict[str, Any], evaluations: Sequence[Evaluation], splits: Sequence[str | None]) -> None:
-    """Write the common rows into settings, whose evaluations these are."""
-    given = values.get("evaluation")
-    if given is None:
-        given = [{"name": one.name, "on": one.on} for one in evaluations]
-    tables = given if isinstance(given, list) else [given]
-    for table, one, split in zip(tables, evaluations, splits, strict=False):
-        if split is not None and one.split is None:
-            table["split"] = split
-    values["evaluation"] = tables[0] if len(tables) == 1 else tables

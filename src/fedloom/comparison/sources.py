@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.comparison.entries import Entry
-from fedloom.comparison.protocol import Judge, common_splits, judged_alike, lay
-from fedloom.engine.evaluation import Evaluation
+from fedloom.comparison.protocol import Judge, common_splits, judged_alike
+from fedloom.comparison.repeats import Repeat
+from fedloom.data.folds import read_folds
 from fedloom.engine.run import Prepared, Run, prepare, train
 from fedloom.engine.setting import Setting, evaluations_of
 from fedloom.errors import ConfigError
 from fedloom.experiment import Experiment, Form, Override, Settings, Shelf, TaskSequence, foreign, make_experiment
+from fedloom.experiment.choosing import evaluations_in, lay
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.runnable import Runnable
-from fedloom.experiment.sections import method_form, read_evaluations, read_method
+from fedloom.experiment.sections import method_form
 from fedloom.federation.problem import Problem
 from fedloom.methods import Method, lookup
 from fedloom.storage.folder import CONFIG, RunFolder, theta_sha256
@@ -45,21 +47,39 @@ class FromSettings:
         given = self.base.get(("data", "name")) or Path(self.base.get(("data", "path")) or "digits").stem
         return str(given)
 
-    def make(self, entry: Entry, seed: int, entries: Sequence[Entry]) -> Experiment | TaskSequence:
+    def folds(self, entries: Sequence[Entry], seed: int) -> list[int]:
+        """The folds that the settings ask for, unless they name one; loads the data where each client is a fold."""
+        given = self.base.get(("data", "folds"))
+        if given is None or self.base.get(("data", "fold")) is not None:
+            return []
+        faults, found = Faults(self.base), list[int]()
+        with faults.collecting(("data", "folds")):
+            known = read_folds(given)
+            if known.count is not None:
+                found = known.numbers(known.count)
+        faults.stop()
+        if found:
+            return found
+        first = self.make(entries[0], Repeat(seed, 1), entries)
+        return known.numbers((first.experiments[0] if isinstance(first, TaskSequence) else first).data().clients)
+
+    def make(self, entry: Entry, repeat: Repeat, entries: Sequence[Entry]) -> Experiment | TaskSequence:
         """One run's experiment: the common settings as far as its method knows them, then its own."""
         settings = self._own(entry, entries)
         if self.judge == "alike":
             self._judge(settings, entry, entries)
-        settings.set(Override("seed", seed, f"seed {seed}"))
+        settings.set(Override("seed", repeat.seed, f"seed {repeat.seed}"))
+        if repeat.fold is not None:
+            settings.set(Override("data.fold", repeat.fold, f"fold {repeat.fold}"))
         return make_experiment(settings, self.shelf)
 
     def _judge(self, settings: Settings, entry: Entry, entries: Sequence[Entry]) -> None:
         """Name the rows on which all are judged, where they would not be the same."""
         known = tuple(other.text for other in entries)
         if known not in self._splits:
-            judged = [_judged(self._own(other, entries)) for other in entries]
-            self._splits[known] = common_splits([one for one in judged if one is not None])
-        own = _judged(settings)
+            each = [evaluations_in(self._own(other, entries)) for other in entries]
+            self._splits[known] = common_splits([one for one in each if one is not None])
+        own = evaluations_in(settings)
         if own is not None and any(self._splits[known]):
             lay(settings.values, own[1], self._splits[known])
 
@@ -82,26 +102,32 @@ class FromSettings:
 
 
 class FromProblem:
-    """A problem, and the arguments of ``train`` that all runs share."""
+    """A problem, or one for each fold, and the arguments of ``train`` that all runs share."""
 
-    def __init__(self, problem: Problem, how: dict[str, Any], judge: Judge = "alike") -> None:
-        self.problem, self.how, self.judge = problem, how, judge
+    def __init__(self, problem: Problem | Sequence[Problem], how: dict[str, Any], judge: Judge = "alike") -> None:
+        self.problems = [problem] if isinstance(problem, Problem) else list(problem)
+        self.how, self.judge = how, judge
         if not isinstance(how.get("executor", "auto"), str):
             raise ConfigError("a comparison takes an executor by its name, for each run has its own")
 
     @property
     def data(self) -> str:
         """What the data are called."""
-        return self.problem.data.name
+        return self.problems[0].data.name
 
-    def make(self, entry: Entry, seed: int, entries: Sequence[Entry]) -> PythonRun:
+    def folds(self, entries: Sequence[Entry], seed: int) -> list[int]:
+        """One for each problem, where there are several."""
+        return list(range(1, len(self.problems) + 1)) if len(self.problems) > 1 else []
+
+    def make(self, entry: Entry, repeat: Repeat, entries: Sequence[Entry]) -> PythonRun:
         """A run of one of the methods."""
-        how = {**self.how, **_further(entry), "seed": seed}
+        how = {**self.how, **_further(entry), "seed": repeat.seed}
+        problem = self.problems[(repeat.fold or 1) - 1]
         if self.judge == "alike":
-            each = [(_method(one), evaluations_of(how.get("evaluate"))) for one in entries]
-            if any(splits := common_splits(each)):
-                how["evaluate"] = judged_alike(evaluations_of(how.get("evaluate")), splits)
-        return PythonRun(self, _method(entry), how, entry.text)
+            evaluations = evaluations_of(how.get("evaluate"), problem.data)
+            if any(splits := common_splits([(_method(one), evaluations) for one in entries])):
+                how["evaluate"] = judged_alike(evaluations, splits)
+        return PythonRun(self, problem, _method(entry), how, entry.text, repeat)
 
     def arguments(self) -> dict[str, Any]:
         """What the comparison is known again by: the arguments of ``train`` as texts, and what is learnt."""
@@ -110,15 +136,16 @@ class FromProblem:
 
     @cached_property
     def known(self) -> dict[str, str]:
-        """What the problem is known again by."""
-        data, model = self.problem.data, self.problem.model
+        """What the problem is known again by; those of all folds together."""
         digest = hashlib.sha256()
-        owned = [part for split in data.splits.values() for part in (split.offsets, split.rows)]
-        for tensor in (data.x, data.y, *owned, data.roles):
-            if tensor is not None:
-                digest.update(tensor.contiguous().numpy().tobytes())
-        shapes = json.dumps(shapes_of(model))
-        return {"data": digest.hexdigest(), "model": f"{shapes} {self.problem.loss.name} {self.problem.dtype}"}
+        for data in (problem.data for problem in self.problems):
+            owned = [part for split in data.splits.values() for part in (split.offsets, split.rows)]
+            for tensor in (data.x, data.y, *owned, data.roles):
+                if tensor is not None:
+                    digest.update(tensor.contiguous().numpy().tobytes())
+        first = self.problems[0]
+        shapes = json.dumps(shapes_of(first.model))
+        return {"data": digest.hexdigest(), "model": f"{shapes} {first.loss.name} {first.dtype}"}
 
 
 Source = FromSettings | FromProblem
@@ -128,8 +155,11 @@ Source = FromSettings | FromProblem
 class PythonRun(Runnable):
     """A run on a problem that Python made."""
 
-    def __init__(self, source: FromProblem, method: Method, how: dict[str, Any], text: str) -> None:
-        self.source, self.method, self.how, self.text = source, method, how, text
+    def __init__(
+        self, source: FromProblem, problem: Problem, method: Method, how: dict[str, Any], text: str, repeat: Repeat
+    ) -> None:
+        self.source, self.problem, self.method, self.how, self.text = source, problem, method, how, text
+        self.repeat = repeat
 
     def check(self) -> None:
         """Refuse what cannot be; what was checked is not again."""
@@ -141,9 +171,10 @@ class PythonRun(Runnable):
         for key in self.how:
             if key not in {*_ARGUMENTS, "seed"}:
                 raise ConfigError(f"{self.text}: {key} is no argument of train that a comparison could have")
-        made = prepare(self.source.problem, self.method, **self.how)
+        made = prepare(self.problem, self.method, **self.how)
         terms = {"terms": _terms(made.setting), "problem": self.source.known}
-        return replace(made, config={**made.described(), **terms})
+        fold = {} if self.repeat.fold is None else {"fold": self.repeat.fold, "folds": self.repeat.folds}
+        return replace(made, config={**made.described(), **terms, **fold})
 
     def resolved(self) -> dict[str, Any]:
         """What its folder says of it."""
@@ -154,19 +185,6 @@ class PythonRun(Runnable):
 
     def _perform(self, label: str | None, done: Iterable[Path], **how: Any) -> Run:
         return replace(self.prepared, label=label).run(**how)
-
-
-def _judged(settings: Settings) -> tuple[Method, Sequence[Evaluation]] | None:
-    """The method and the evaluations that settings are about; None where they cannot be, which is said elsewhere."""
-    faults = Faults(settings)
-    try:
-        _, method = read_method(faults)
-        target = settings.get(("data", "target"))
-        evaluations = read_evaluations(isinstance(target, float | int) and target > 0, faults)
-        faults.stop()
-    except ConfigError:
-        return None
-    return None if method is None else (method, evaluations)
 
 
 def _further(entry: Entry) -> dict[str, Any]:

@@ -61,7 +61,12 @@ def declared(subject: Subject) -> Finding:
     covered = {name for claim in claims for name in claim.survives} | excused.keys()
     missing = [name for name in HARDSHIPS if name not in covered]
     if not claims:
-        return Finding(False, 0.0, "nothing is claimed of this method: a method without a known answer does not exist")
+        return Finding(
+            False,
+            0.0,
+            "nothing is claimed of this method: a method without a known answer does not exist; name what is known of "
+            "it where it is registered, or by --declaration module:NAME",
+        )
     if missing:
         return Finding(False, len(claims), f"no claim speaks of {few(missing)} replies, and none is excused")
     return Finding(True, len(claims), f"{len(claims)} known answers")

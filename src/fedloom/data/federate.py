@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fedloom.data.columns import Columns
+from fedloom.data.folds import TEST, Fold
 from fedloom.data.owners import NOBODY, Natural, Ownership, Pool
 from fedloom.data.partition import Partition, PartitionLike, make_partition
 from fedloom.data.register import FILES, load
@@ -33,10 +34,12 @@ def federate(
     clients: int | None = None,
     partition: PartitionLike | None = None,
     seed: int = 0,
-    test: float | Literal["published"] = 0.2,
+    test: float | Literal["published"] = TEST,
     validation: float | None = None,
     support: float | None = 0.5,
     target: float = 0.0,
+    folds: int | str | None = None,
+    fold: int | None = None,
     source_classes: Labels | None = None,
     target_classes: Labels | None = None,
     chronological: bool | None = None,
@@ -57,6 +60,8 @@ def federate(
       stop, a threshold, hyper-parameters. None: no such split.
     * ``support``: the fraction of train, of validation and of test that is for adaptation; None makes no such splits.
     * ``target``: the share of clients that are kept out of training, the target clients.
+    * ``folds``, ``fold``: cross-validation. Of ``folds=5`` of each client's rows ``fold=2`` tests the second, and the
+      others train; "clients" leaves out each client once, "clients:5" groups of them, and tests them as targets.
     * ``source_classes``, ``target_classes``: the classes that clients of either role may hold; none: all.
     * ``chronological``: test on each client's last rows rather than on a random sample; None: so for series alone.
     * ``allow_empty``: a client may have no rows.
@@ -71,25 +76,34 @@ def federate(
     table = _table(table).check()
     plan, draw = make_partition(partition or default_partition(table), **options), Draw(seed)
     may_hold, blocks = RoleClasses(source_classes, target_classes), None
+    held = Fold.of(folds, fold, test, target)
+    left_out = held is not None and held.clients
     if plan.columns is None:
         pool, tested = Pool.of(table), _tested(table, test)
-        roles = choose_roles(_count(plan, pool, clients), target, draw)
+        count = _count(plan, pool, clients)
+        roles = held.roles(count, draw) if held and left_out else choose_roles(count, target, draw)
         owned = _owners(plan, table, pool, roles, may_hold, tested, draw)
         if not allow_empty:
             refuse_empty(owned.sizes(), owned.names, "data", "leave it out with min_rows = 1, or set allow_empty")
-    elif target > 0 or may_hold.limited:
+    elif target > 0 or may_hold.limited or left_out:
         raise ConfigError(
-            "clients that hold columns of the same rows all have to take part: none can be a target, and none has "
-            "classes of its own; leave target and the class lists away"
+            "clients that hold columns of the same rows all have to take part: none can be a target or left out, and "
+            "none has classes of its own; leave target, folds of clients and the class lists away"
         )
     else:
         table, blocks, owned = _shared(plan.columns, table, clients, draw)
         pool, tested, roles = Pool.of(table), _tested(table, test), np.full(1, SOURCE)
     chronological = table.series if chronological is None else chronological
     splitter = Splitter(owned.owner, owned.clients, pool.labels, pool.time, draw, chronological)
-    splits = split(splitter, tested, support, validation or 0.0)
+    if held is not None:
+        splitter, tested = held.tested(splitter, roles)
+        note = held.note(owned.clients, roles, owned.names, chronological)
+        owned = replace(owned, owner=splitter.owner, notes=(*owned.notes, note))
+    splits = split(splitter, tested, support, validation or 0.0, left_out)
     if not allow_empty:
-        refuse_empty(splits["train"].sizes.numpy(), owned.names, "training rows", "give test as a fraction")
+        remedy = "give test as a fraction" if held is None else "leave it out with min_rows = 2"
+        sizes = splits["train"].sizes.numpy()
+        refuse_empty(np.maximum(sizes, left_out & (roles == TARGET)), owned.names, "training rows", remedy)
     holders = Holders(torch.from_numpy(owned.owner), splits["train"], torch.from_numpy(roles != TARGET))
     whole, x_scale, y_scale = scaled(table, holders, like)
     changed = plan.transform(whole, owned, draw)

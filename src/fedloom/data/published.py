@@ -13,12 +13,14 @@ import os
 import shutil
 import tarfile
 import tempfile
+import warnings
 import zipfile
 import zlib
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from fedloom.capacity import size_text
 from fedloom.errors import DataError
 
 TIMEOUT = 60.0
@@ -184,8 +186,12 @@ def _download(published: Published) -> Path:
             length = "" if published.length is None else f" ({len(data)} of {published.length} bytes)"
             raise DataError(f"{published.file} arrived with checksum {found} instead of {published.checksum}{length}")
 
+    pooch.get_logger().setLevel("WARNING")  # the line below has the size as well
+    size = "of unknown size" if published.length is None else size_text(published.length)
+    size += " once it is unzipped" * (published.zipped and published.length is not None)
     folder, failures = cache_folder(published.folder), []
     for url in published.urls():
+        warnings.warn(f"{published.folder}: downloading {published.file} ({size}) from {url} to {folder}", stacklevel=2)
         try:
             files = pooch.create(folder, "", registry={published.file: None}, urls={published.file: url})
             return Path(files.fetch(published.file, downloader=download))

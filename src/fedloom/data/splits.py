@@ -152,6 +152,22 @@ class Splitter:
                 part[rows[self._chosen(rows, support, purpose, last=False)]] |= _SUPPORT
         return part
 
+    def folds(self, count: int) -> Whole:
+        """For each row its fold, from 0; of a client's rows of one class each fold has as many, up to one.
+
+        Where rows have an order in time, they make blocks of equal size instead, one more than folds: block 0 is that
+        from which the first fold learns.
+        """
+        order = self._order()
+        sizes = np.bincount(self.owner[order], minlength=self.clients)
+        place, found = places(sizes), np.full(len(self.owner), NOBODY, dtype=np.int64)
+        if self.chronological:
+            found[order] = place * (count + 1) // np.repeat(sizes, sizes)
+        else:
+            start = self.draw.uniform("split folds", np.arange(self.clients), 1)[:, 0]
+            found[order] = (place + np.repeat((start * count).astype(np.int64), sizes)) % count
+        return found
+
     def _order(self) -> Whole:
         """All owned rows by client and within a client by class and chance, or by time."""
         if self.chronological:
@@ -181,8 +197,17 @@ class Splitter:
         return mask
 
 
-def split(splitter: Splitter, test: float | Whole, support: float | None, validation: float = 0.0) -> dict[str, Ragged]:
-    """The splits of all clients, each client's rows in order of time, or in the table's order."""
+def split(
+    splitter: Splitter,
+    test: float | Whole,
+    support: float | None,
+    validation: float = 0.0,
+    apart: bool = False,
+) -> dict[str, Ragged]:
+    """The splits of all clients, each client's rows in order of time, or in the table's order.
+
+    ``apart``: the test rows are those of clients that have no others, so a support and a query are halves of these.
+    """
     for name, fraction in (("test", test), ("support", support), ("validation", validation)):
         if isinstance(fraction, float | int) and not 0 <= fraction <= (1 if name == "support" else 0.999999):
             raise ConfigError(
@@ -195,7 +220,7 @@ def split(splitter: Splitter, test: float | Whole, support: float | None, valida
         wanted["validation"] = (_KIND, _VALIDATION)
     for name, kind in _HALVED.items() if support is not None else ():
         if kind != _VALIDATION or validation > 0:
-            both = _KIND | _SUPPORT
+            both = (_VALIDATION if apart and not name else _KIND) | _SUPPORT
             wanted |= {f"{name}support": (both, kind | _SUPPORT), f"{name}query": (both, kind)}
     ordered = part[order]
     return {

@@ -33,7 +33,8 @@ from fedloom.engine.sealing import go_on, seal_of
 from fedloom.engine.selection import Selection
 from fedloom.engine.setting import Setting
 from fedloom.errors import Deserted, FedloomError, RunError
-from fedloom.execution import Executor, Remote, executor_for, one_thread
+from fedloom.execution import CPU_ONLY, Executor, Remote, executor_for, one_thread
+from fedloom.federation.data import SOURCE
 from fedloom.federation.metrics import headline, higher_is_better, metrics_of
 from fedloom.federation.model import Model
 from fedloom.federation.networks import Recipe
@@ -66,6 +67,7 @@ Spread = dict[str, dict[str, float]]
 """Each metric by its statistics over clients."""
 
 _PER_CLIENT_MOST = 10_000
+_RISEN = 10.0  # times the first loss: no run that learns ends there
 
 
 class Interrupted(FedloomError):
@@ -157,7 +159,7 @@ class Run:
     def __repr__(self) -> str:
         from fedloom.report.notebook import run_text
 
-        return f"Run({run_text(self.summary, self.folder)})"
+        return f"Run({'; note: '.join([run_text(self.summary, self.folder), *self.notes])})"
 
     def _repr_html_(self) -> str:
         from fedloom.report.notebook import run_html
@@ -186,7 +188,11 @@ def load_run(folder: str | Path, kept: bool = True) -> Run:
 
 
 def _hyper_parameter(name: str, given: Mapping[str, Any]) -> str:
-    """How a hyper-parameter is given, for a call that has it as an argument of its own."""
+    """How a hyper-parameter is given, for a call that has it as an argument of its own; and what there is not yet."""
+    if name == "device":
+        return CPU_ONLY
+    if name in ("folds", "fold"):
+        return "compare(…, folds=5) has all folds, and federate(…, folds=5, fold=1) gives the data of one"
     method = method_of(given["method"]) if "method" in given else None
     known = [] if method is None else [field.name for field in dataclasses.fields(method)]  # type: ignore[arg-type]
     if method is None or name not in known:
@@ -359,7 +365,7 @@ class Prepared:
             walk.settle()
             summary = walk.summary()
             found = [*said, *history.notes, walk.deserted, _missed(summary), *_chosen(summary), *notes_on(summary)]
-            found += [*_inexact(summary), _diverged(engine)]
+            found += [*_inexact(summary), _diverged(engine) or _risen(history.rows), _undelivered(engine)]
             notes = [note for note in found if note]
             product = Predictor(walk.card, self.setting.problem.model, engine.theta(), decision=decision_of(summary))
             return Run(engine.theta(), engine.state, history.kept(), summary, place, notes, product=product)
@@ -667,6 +673,8 @@ class _Walk:
         if evaluator.evaluations:
             summary["judged"] = evaluator.evaluations[0].told()
         if self.verdict is not None:
+            means = [name for name in self.verdict.values if headline(name) == "weighted"]
+            summary["judged"] |= {"rows": int(self.verdict.rows.sum()), "row_means": means}
             summary |= details_of(self.verdict, engine.setting.problem.data)
             if self.verdict.inexact:
                 summary["inexact"] = self.verdict.inexact
@@ -765,6 +773,30 @@ def _diverged(engine: Engine) -> str | None:
     return (
         f"the run has diverged: after round {engine.clocks.round} the server's {', '.join(wrong)} is not finite; "
         "try smaller step sizes"
+    )
+
+
+def _risen(rows: Sequence[Row]) -> str | None:
+    """A note when the loss is far above where it began: such a run is on its way to infinity, or has learnt nothing."""
+    if not rows:
+        return None
+    before, after = (((row.get("evaluation") or {}).get("loss") or {}).get("weighted") for row in (rows[0], rows[-1]))
+    if before is None or after is None or not after > _RISEN * before > 0:
+        return None
+    return f"the run is diverging: the loss rose from {before:.3g} to {after:.3g}; try smaller step sizes"
+
+
+def _undelivered(engine: Engine) -> str | None:
+    """A note when a run ended before its stream had brought all rows."""
+    if engine.online is None:
+        return None
+    clients, sizes = engine.problem.data.with_role(SOURCE), engine.problem.data.splits["train"].sizes
+    come, whole = engine.online.arrived(clients.numpy(), engine.clocks.simulated_seconds), int(sizes[clients].sum())
+    if come >= whole:
+        return None
+    return (
+        f"the stream had brought {come:,} of {whole:,} training rows ({come / whole:.0%}) when the run ended, after "
+        f"{engine.clocks.simulated_seconds:g} simulated seconds; run it longer, or let rows come faster"
     )
 
 

@@ -86,7 +86,7 @@ class Setting:
             chosen_by,
             fleet or Fleet(),
             channel or Channel(),
-            with_watched(evaluations_of(evaluate), schedule, method, VALIDATION in problem.data.splits),
+            with_watched(evaluations_of(evaluate, problem.data), schedule, method, VALIDATION in problem.data.splits),
             schedule.settled(method, getattr(chosen_by, "count", len(problem.data.with_role(SOURCE)))),
             **others,
         )
@@ -193,10 +193,11 @@ def fresh_model(problem: Problem, seed: int) -> Vector:
     return problem.model.init(Draw(seed).key("model"), problem.dtype)
 
 
-def evaluations_of(evaluate: Evaluation | Sequence[Evaluation] | None) -> Sequence[Evaluation]:
-    """One evaluation, several, or, with none given, the default one."""
+def evaluations_of(evaluate: Evaluation | Sequence[Evaluation] | None, data: FederatedData) -> Sequence[Evaluation]:
+    """One evaluation, several, or, with none given, the default one: on targets, if they alone have test rows."""
     if evaluate is None:
-        return (Evaluation(),)
+        here, apart = (len(Evaluation(on=on).clients(data)) for on in ("source", "target"))
+        return (Evaluation(on="target" if apart and not here else "source"),)
     return (evaluate,) if isinstance(evaluate, Evaluation) else tuple(evaluate)
 
 

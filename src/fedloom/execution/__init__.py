@@ -14,6 +14,7 @@ from fedloom.execution.worker import Worker
 from fedloom.register import Register
 
 __all__ = [
+    "CPU_ONLY",
     "EXECUTORS",
     "Auto",
     "Executor",
@@ -37,6 +38,8 @@ EXECUTORS.register("auto", Auto)
 EXECUTORS.register("serial", Serial)
 EXECUTORS.register("processes", Processes)
 EXECUTORS.register("ray", Ray)
+CPU_ONLY = "fedloom computes on the CPU only, so far; leave the device out, and give --workers for more processes"
+"""What is said to who asks for another one."""
 TOLD = ("rounds", "workers", "address")
 """What every executor can be told of a run, if it has parameters of these names; others are options of its own."""
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Interval
 
 from fedloom.data import SOURCES, STEPS, Table, default_partition, federate, load, load_file
+from fedloom.data.folds import TEST, Fold
 from fedloom.data.paths import common_name, found_files, is_columns, is_pattern
 from fedloom.data.table import class_number
 from fedloom.experiment.faults import Faults
@@ -34,7 +35,7 @@ class Division:
     """Who owns which rows; several names combine. None: the data's own clients where there are any, else iid."""
     seed: int | None = None
     """The seed of the partition and of made data; none: the experiment's."""
-    test: Share | Literal["published"] = 0.2
+    test: Share | Literal["published"] = TEST
     """The share of each client's rows for its test, or "published": the publisher's test rows."""
     validation: Share | None = None
     """The share of each client's other rows that is kept out of training, to choose by. None: 0.2 where something is
@@ -43,12 +44,22 @@ class Division:
     """The share of the train (and of the validation and test) rows for adaptation; none: no such splits."""
     target: Share = 0.0
     """The share of clients that never train and are there to be evaluated on."""
+    folds: int | str | None = None
+    """Cross-validation: 5 folds of each client's rows, each the test once; "clients": each client is left out of
+    training once and tested, "clients:5": in five groups. None: the share ``test`` is tested."""
+    fold: Count | None = None
+    """Which of the folds is tested; none: `fedloom run` and `fedloom compare` make a run for each."""
     source_classes: Sequence[int | str] | None = None
     """The classes that training clients may hold; none: all."""
     target_classes: Sequence[int | str] | None = None
     """The classes that target clients may hold; none: all."""
     chronological: bool | None = None
     """Test on each client's last rows rather than on a random sample; none: so for data that are series."""
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether the folds are of clients, which are then all that is tested."""
+        return isinstance(self.folds, str)
 
 
 @dataclass(frozen=True)
@@ -162,12 +173,15 @@ def read_data(faults: Faults) -> DataPlan | None:
     if wrong or unknown:
         return None
     files = None if path is None else _placed(path, faults.settings.folder_of(("data", "path")))
+    division = Division(**{key: read[key] for key in DIVISION.fields})
+    with faults.collecting(("data", "folds"), ("data", "fold")):
+        Fold.of(division.folds, division.fold, division.test, division.target)
     return DataPlan(
         name or ("digits" if files is None else common_name(files)),
         files,
         {key: read[key] for key in loader.fields if key not in stepped.fields and key not in DIVISION.fields},
         {key: read[key] for key in stepped.fields},
-        Division(**{key: read[key] for key in DIVISION.fields}),
+        division,
     )
 
 

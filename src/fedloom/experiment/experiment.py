@@ -79,7 +79,9 @@ class Experiment(Runnable):
         self.stream = sections.read_stream(faults)
         channel = sections.read_channel(faults)
         self.evaluations: Sequence[Evaluation] = sections.read_evaluations(
-            plan is None or plan.division.target > 0, faults
+            plan is None or plan.division.target > 0 or plan.division.leaves_out,
+            faults,
+            plan is not None and plan.division.leaves_out,
         )
         execution = sections.read_execution(faults)
         faults.stop()

@@ -10,7 +10,7 @@ from fedloom.errors import ConfigError, FedloomError, Unfit, Untrusted
 from fedloom.experiment.forms import Form
 from fedloom.experiment.settings import Settings
 from fedloom.experiment.words import value_text
-from fedloom.register import OWN, Register
+from fedloom.register import OWN, Register, import_fault
 from fedloom.types import Key
 
 E = TypeVar("E")
@@ -39,7 +39,7 @@ class Faults:
         try:
             return register.find(name)
         except ConfigError as error:
-            self.add(key, f"cannot be had: {error.__cause__ or error}")
+            self.add(key, f"cannot be had: {import_fault(error.__cause__ or error)}")
             return None
 
     def table(self, key: Key) -> dict[str, Any]:

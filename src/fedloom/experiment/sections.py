@@ -17,7 +17,7 @@ from fedloom.engine.fleet import FLEETS, Distribution, Fleet
 from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import SELECTIONS, BySize, Selection, Uniform, counts, selection_for
 from fedloom.errors import ConfigError
-from fedloom.execution import EXECUTORS, TOLD, executor_for
+from fedloom.execution import CPU_ONLY, EXECUTORS, TOLD, executor_for
 from fedloom.experiment.data import data_form
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import NONE, Field, Form, spoken
@@ -45,6 +45,7 @@ SPLITS = (
 )
 _OWN_CLUSTERS = (None, "local", "auto")
 """Ray's addresses of a cluster that this user, or this machine, has named."""
+DEFAULT_METHOD = "fedavg"
 SEQUENCE = ("continual", "task")
 """Sections of a file with tasks in sequence."""
 
@@ -213,7 +214,7 @@ def read_plain(taker: Callable[..., T], key: str, faults: Faults, needed: bool =
 def read_method(faults: Faults, at: Key = ("method",)) -> tuple[str, Method | None]:
     """The method's name, and the method; one that wraps another has a table for it: ``[method.inner]``."""
     values = faults.table(at)
-    name = values.get("name", "fedavg")
+    name = values.get("name", DEFAULT_METHOD)
     entry = faults.find(REGISTER, name, (*at, "name"))
     if entry is None:
         return "", None
@@ -342,9 +343,13 @@ def written_channel(channel: Channel, settings: Settings) -> dict[str, Any]:
     return {"channel": steps} if steps else {}
 
 
-def read_evaluations(targets: bool, faults: Faults) -> list[Evaluation]:
-    """What is evaluated. Unless it is said, all target clients are evaluated too where there are any."""
+def read_evaluations(targets: bool, faults: Faults, apart: bool = False) -> list[Evaluation]:
+    """What is evaluated. Unless it is said, all target clients are evaluated too where there are any; and they alone
+    where folds set them ``apart``, for then nobody else has test rows.
+    """
     values = faults.settings.values.get("evaluation")
+    if values is None and apart:
+        return [Evaluation(on="target")]
     if values is None:
         return [Evaluation()] + ([Evaluation(name="target", on="target")] if targets else [])
     listed = isinstance(values, list)
@@ -354,9 +359,11 @@ def read_evaluations(targets: bool, faults: Faults) -> list[Evaluation]:
     found: list[Evaluation] = []
     for index, table in enumerate(tables):
         at: Key = ("evaluation", index) if listed else ("evaluation",)
-        read = faults.read(SECTIONS["evaluation"](table), table, at)
+        read = faults.read(SECTIONS["evaluation"](table), {"on": "target", **table} if apart else table, at)
         if read is None:
             continue
+        if apart and read["on"] != "target" and read["split"] is None:
+            faults.add((*at, "on"), "cannot be: folds of clients test those who are left out; leave on away")
         _check_evaluation(read, at, targets, faults)
         if read["name"] in [other.name for other in found]:
             faults.add((*at, "name"), f"needs a name of its own: another one is called {read['name']!r} already")
@@ -371,6 +378,11 @@ def read_execution(faults: Faults) -> Execution | None:
     if chosen is None:
         return None
     own = None if chosen in EXECUTORS.shipped() else chosen
+    if "device" in values and (own is None or "device" not in Form.of(own, "").fields):
+        if values["device"] != "cpu":
+            faults.add(("execution", "device"), f"cannot be: {CPU_ONLY}")
+            return None
+        values = {key: value for key, value in values.items() if key != "device"}
     read = _read_with_options("execution", values, own, TOLD, faults)
     if read is None:
         return None
@@ -465,7 +477,7 @@ SECTIONS: dict[str, FormOf] = {
     "data": data_form,
     "model": _named(NETWORKS, network_form),
     "prior": _fields_of(Prior, "the prior"),
-    "method": _named(REGISTER, method_form, "fedavg"),
+    "method": _named(REGISTER, method_form, DEFAULT_METHOD),
     "selection": _fields_of(SelectionPlan, "the selection", "options"),
     "schedule": _fields_of(Schedule, "the schedule"),
     "fleet": _fleet_form,

@@ -367,10 +367,22 @@ class Given:
     module: nn.Module | Callable[[], nn.Module]
 
     def __call__(self) -> nn.Module:
-        made = copy.deepcopy(self.module) if isinstance(self.module, nn.Module) else self.module()
+        try:
+            made = copy.deepcopy(self.module) if isinstance(self.module, nn.Module) else self.module()
+        except (TypeError, ValueError) as error:
+            raise ModelError(
+                f"{_called(self.module)} gives no module: {error}. With data it is called with the shape of a row and "
+                "the number of outputs, else without arguments; give such a function, or a module"
+            ) from error
         if not isinstance(made, nn.Module):
             raise ModelError(f"{self.module!r} gives a {type(made).__name__}; it must give a torch.nn.Module")
         return made
+
+
+def _called(build: object) -> str:
+    """What a user calls it."""
+    inner = build.func if isinstance(build, functools.partial) else build
+    return str(getattr(inner, "__qualname__", repr(inner)))
 
 
 def build_model(
@@ -395,6 +407,8 @@ def build_model(
         if options:
             raise ConfigError(f"{', '.join(options)}: a module is built already; options are those of a network's name")
         return Model(Given(name))
+    if not isinstance(name, str) and not callable(name):
+        raise ConfigError(f"{name!r} is no model; {NETWORKS.hint(str(name))}, a torch.nn.Module, or what gives one")
     if data is None:
         if isinstance(name, str):
             raise ConfigError(f"build_model needs the data that the model is for: build_model({name!r}, data)")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedloom.errors import DataError
+from fedloom.errors import ConfigError, DataError
 from fedloom.federation.client import Client
 from fedloom.federation.data import FederatedData
 from fedloom.federation.kernels import kernel_for
@@ -50,6 +50,10 @@ class Problem:
         dtype: torch.dtype = torch.float32,
         class_weights: ClassWeights | None = None,
     ) -> None:
+        if not isinstance(data, FederatedData):
+            raise ConfigError(f"a Problem is of data and a model, not of {data!r}; make data with fedloom.federate")
+        if not isinstance(model, Model):
+            raise ConfigError(f"{type(model).__name__!r} is no Model; make one with fedloom.build_model(…, data)")
         self.loss = weighted(loss_for(data.task, loss), class_weights, data)
         self.model = model
         self.dtype = dtype

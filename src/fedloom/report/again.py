@@ -25,7 +25,7 @@ class Again:
     fingerprints: list[tuple[str, dict[str, str]]]
     """For each run its group's label, and texts by their headings."""
     settings: list[tuple[str, str, list[str]]]
-    """For each group a title, the settings of its first run, and the seeds of its other repeats."""
+    """For each group a title, the settings of its first run, and what its other repeats have instead."""
 
     @staticmethod
     def of(groups: Sequence[Group], paths: Sequence[Path], out: Path, asked: Mapping[str, object]) -> Again:
@@ -52,7 +52,7 @@ def resume_command(run: RunRecord) -> str:
 def _fingerprint(run: RunRecord) -> dict[str, str]:
     keys = {"θ SHA-256": "theta_sha256", "fedloom": "fedloom", "Executor": "executor", "Stack": "stack"}
     return {
-        "Seed": str(MISSING if run.seed is None else run.seed),
+        "Seed": str(MISSING if run.seed is None else run.seed) + (f", fold {run.fold}" if run.fold else ""),
         "Rounds": f"{run.rounds:,}" + ("" if run.finished else " (not finished)"),
         **{title: str(run.summary.get(key, MISSING)) for title, key in keys.items()},
         "Wall time": text(timed, run.clock("wall_seconds")),
@@ -60,6 +60,6 @@ def _fingerprint(run: RunRecord) -> dict[str, str]:
 
 
 def _settings(group: Group) -> tuple[str, str, list[str]]:
-    seeds = [str(run.seed) for run in group.runs if run.seed is not None]
-    title = group.label + (f": seed {seeds[0]}" if seeds else "")
-    return title, group.runs[0].config_text.strip() or "(the folder has no config.toml)", seeds[1:]
+    repeats = [run.repeat for run in group.runs if run.repeat]
+    title = group.label + (f": {repeats[0]}" if repeats else "")
+    return title, group.runs[0].config_text.strip() or "(the folder has no config.toml)", repeats[1:]

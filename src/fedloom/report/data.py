@@ -77,8 +77,12 @@ def _distinct(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
 
 
 def _seeds(runs: list[RunRecord]) -> str:
-    seeds = sorted({run.seed for run in runs if run.seed is not None})
-    return f", seed {', '.join(map(str, seeds))}" if seeds else ""
+    told = [
+        f", {name} {', '.join(map(str, found))}"
+        for name, values in (("seed", [run.seed for run in runs]), ("fold", [run.fold for run in runs]))
+        if (found := sorted({value for value in values if value is not None}))
+    ]
+    return "".join(told)
 
 
 def _row(data: dict[str, Any]) -> dict[str, str]:

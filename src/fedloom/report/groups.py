@@ -1,4 +1,4 @@
-"""Runs that differ in nothing but the seed are one group: the rows of the table and the lines of the charts."""
+"""Runs that differ in nothing but seed and fold are one group: the rows of the table and the lines of the charts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from fedloom.report.runs import RunRecord, evaluations, pick, primary_first, sec
 FEATURE = "feature/"
 """How measures of single input columns begin; they are drawn together as a heat map."""
 
+_REPEATS = ("seed", "fold")
+"""The settings in which repeats differ, whatever section they are in."""
 COSTS = {"rounds": ("round",), "bytes": ("bytes_up", "bytes_down"), "seconds": ("simulated_seconds",)}
 """What it takes to reach a target, and the clocks that count it."""
 _UP = re.compile("accuracy|f1|precision|recall|transfer|auc|auroc|r2|score|top|kappa")
@@ -143,11 +145,11 @@ def by_the_clock(groups: Sequence[Group]) -> bool:
 
 
 def settings(config: dict[str, Any]) -> dict[str, object]:
-    """The settings that make an experiment what it is, flat: ``{"method.lr": 0.1}``; not its name, seed or executor."""
+    """The settings that make an experiment what it is, flat: ``{"method.lr": 0.1}``; not its name, repeat, executor."""
     return {
         key: value
         for key, value in flatten(config).items()
-        if key != "name" and not key.startswith("execution.") and key.rpartition(".")[2] != "seed"
+        if key != "name" and not key.startswith("execution.") and key.rpartition(".")[2] not in _REPEATS
     }
 
 
@@ -172,7 +174,7 @@ def _one_per_seed(runs: list[RunRecord]) -> list[RunRecord]:
     """The same seed again (another executor, say) is no repeat and would shrink the spread: the furthest run counts."""
     best: dict[str, RunRecord] = {}
     for run in runs:
-        seeds = {key: value for key, value in flatten(run.config).items() if key.rpartition(".")[2] == "seed"}
+        seeds = {key: value for key, value in flatten(run.config).items() if key.rpartition(".")[2] in _REPEATS}
         key = json.dumps(seeds, sort_keys=True, default=str) if seeds else f"{run.seed} {run.folder}"
         if key not in best or (run.finished, run.rounds) > (best[key].finished, best[key].rounds):
             best[key] = run

@@ -98,7 +98,9 @@ def _shared(groups: Sequence[Group], tell: Callable[[RunRecord], str]) -> str:
 
 def _how_many(groups: Sequence[Group]) -> str:
     repeats = [len(group.runs) for group in groups]
-    each = f"{plural(max(repeats), 'repeat')}{' each' * (len(groups) > 1)}"
+    folds = {run.fold for run in every_run(groups)} - {None}
+    many = f"{plural(max(repeats), 'repeat')}{f' over {len(folds)} folds' if folds else ''}"
+    each = f"{many}{' each' * (len(groups) > 1)}"
     if max(repeats) == 1:
         return plural(len(groups), "run")
     return f"{plural(len(groups), 'experiment')}, {'up to ' * (len(set(repeats)) > 1)}{each}"
@@ -160,7 +162,7 @@ def _rows_words(told: dict[str, Any]) -> str:
 
 
 def _unfinished(run: RunRecord) -> Notice:
-    name = run.label if run.seed is None else f"{run.label}, seed {run.seed}"
+    name = ", ".join(filter(None, (run.label, run.repeat)))
     of = f" of {run.planned_rounds:,}" if run.planned_rounds else ""
     return Notice(f"{name} is not finished: round {run.rounds:,}{of}.", resume_command(run))
 

@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 KINDS = ("curves", "clients", "participation", "fleet", "tasks")
 """What ``plot`` can draw."""
 _STATISTICS = {"weighted": "Mean over rows", "mean": "Mean over clients", "std": "Spread", "worst_tenth": "Worst tenth"}
+_CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
+    "curves": {
+        "x": ("round", "simulated_seconds", "bytes", "gradient_evaluations", "wall_seconds"),
+        "statistic": ("weighted", "mean", "worst_tenth", "std", "min", "max", "pooled"),
+    },
+    "clients": {"view": ("box", "cumulative", "size")},
+    "participation": {},
+    "fleet": {"view": ("start", "end", "share")},
+    "tasks": {"view": ("matrix", "lines")},
+}
+"""The further arguments of each kind, and their values."""
 _NOTHING = {
     "curves": "no round was evaluated",
     "clients": "the summary has no values of single clients",
@@ -79,6 +90,14 @@ def draw(groups: Sequence[Group], kind: str, metric: str | None, **how: Any) -> 
         raise ConfigError(f"these runs have no metric {metric!r}; they have {', '.join(known) or 'none'}")
     if kind in ("participation", "fleet", "tasks") and len(groups) > 1:
         raise ConfigError(f"the plot {kind!r} is of one run: take one, as compared.runs[LABEL, SEED].plot({kind!r})")
+    for name, value in how.items():
+        choices = _CHOICES[kind].get(name)
+        if choices is None:
+            raise ConfigError(
+                f"the plot {kind!r} has no argument {name!r}; it has {', '.join(_CHOICES[kind]) or 'none'}"
+            )
+        if value not in choices:
+            raise ConfigError(f"the plot {kind!r} has no {name} = {value!r}; choose one of {', '.join(choices)}")
     figure: Figure | None = None
     if kind == "curves":
         figure = learning_curves(groups, metric=metric, **how) if known else None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedloom.errors import ConfigError
 from fedloom.report.curves import STATISTICS, ClientValue, Curves, client_values, metric_curves, participation, thin
 from fedloom.report.groups import Group, headline, metric_names
 from fedloom.report.look import FATES, bar_style, canvas, colour, faint, line_style, meta, numbers, plain_text
@@ -34,6 +35,8 @@ def learning_curves(
     name = metric or metric_names(groups)[0]
     statistic = statistic or headline(groups, name)
     curves = metric_curves(groups, (statistic,))
+    if x is not None and x not in curves.axes:
+        raise ConfigError(f"these runs have no {x} to be drawn against; they have {', '.join(curves.axes)}")
     return curve_figure(curves, x=x or curves.usual, name=name, statistic=statistic)
 
 

@@ -66,6 +66,18 @@ class RunRecord:
         return seed if isinstance(seed, int) else None
 
     @property
+    def fold(self) -> int | None:
+        """Which of the folds it tested, where it is one of a cross-validation."""
+        fold = section(self.config, "data").get("fold", self.config.get("fold"))
+        return fold if isinstance(fold, int) else None
+
+    @property
+    def repeat(self) -> str:
+        """What sets it apart from the others of its group: "seed 0, fold 2"."""
+        known = {"seed": self.seed, "fold": self.fold}
+        return ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
+
+    @property
     def repeatable(self) -> bool:
         """Whether the settings are the whole experiment; those of a Python program's own objects are not."""
         return bool(self.config) and self.config.get("made_by") != "python"

@@ -9,7 +9,17 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from fedloom.report.groups import Group, Target, direction, headline, mean_and_std, metric_names, settings
+from fedloom.report.folds import out_of_fold
+from fedloom.report.groups import (
+    Group,
+    Target,
+    direction,
+    every_run,
+    headline,
+    mean_and_std,
+    metric_names,
+    settings,
+)
 from fedloom.report.runs import RunRecord
 from fedloom.report.words import MISSING, Kind, counted, lower_first, name_text, plain, sized, spread_text, text, timed
 
@@ -90,11 +100,12 @@ def columns(groups: Sequence[Group], target: Target | None = None) -> list[Colum
         Column(name, "quality", _title(groups, name), _reader(groups, name), plain, direction(name)) for name in metrics
     ]
     for name in metrics[:1]:
+        alone = all(run.fold is not None and run.final(name, "clients") == 1 for run in every_run(groups))
         for statistic, title in _SPREAD.items():
             better = "down" if statistic == "std" else direction(name)
             read = partial(RunRecord.final, metric=name, statistic=statistic)
             column = Column(f"{name}_{statistic}", "clients", title, read, plain, better)
-            found += [column] * any(group.known(read) for group in groups)
+            found += [column] * (not alone and any(group.known(read) for group in groups))
     if target is not None:
         found += _target_columns(target)
     found.append(Column("rounds", "cost", "Rounds", lambda run: run.rounds, counted))
@@ -136,6 +147,8 @@ def rows(groups: Sequence[Group], target: Target | None = None) -> list[dict[str
             row["judged"] = {key: told[key] for key in ("model", "on", "split", "adapt_split") if key in told}
         for cell in line:
             row[cell.column.key] = cell.mean
+            if (value := out_of_fold(group, cell.column.key)) is not None:
+                row[f"{cell.column.key}_out_of_fold"] = value
             row[f"{cell.column.key}_std_over_runs"] = cell.std
             if cell.column.heading == "target":
                 row[f"{cell.column.key}_reached_by"] = cell.known

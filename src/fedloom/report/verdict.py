@@ -1,6 +1,8 @@
 """What a comparison says, in words: the best method that can be used, by how much, how surely, for whom it is worse.
 
-Differences are paired: of the same clients of the same seed, and of the same seed. Intervals are Student's, at 95 %.
+Differences are paired: of the same clients of the same seed and fold, of the same seed, and of the same fold. Intervals
+are Student's, at 95 %. Folds learn from rows that most of them share, so that over folds is wider, by the correction of
+Nadeau and Bengio (2003).
 """
 
 from __future__ import annotations
@@ -8,10 +10,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
+from fedloom.report.folds import pooled_text
 from fedloom.report.groups import Group, direction, headline, mean_and_std, metric_names
 from fedloom.report.runs import RunRecord, client_name, number, section
 from fedloom.report.table import contest_of, is_bound
@@ -31,15 +35,16 @@ class Interval:
     half: float | None = None
 
     @staticmethod
-    def of(differences: Sequence[float]) -> Interval:
-        """Student's t for the mean of these differences."""
+    def of(differences: Sequence[float], overlap: float = 0.0) -> Interval:
+        """Student's t for the mean of these differences; ``overlap`` are rows tested for each learnt from, of folds."""
         values = np.asarray(differences, dtype=np.float64)
         mean = float(values.mean())
         if len(values) < 2:
             return Interval(mean, len(values))
         from scipy.stats import t
 
-        half = float(t.ppf((1 + _LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+        wide = math.sqrt(1 / len(values) + overlap)
+        half = float(t.ppf((1 + _LEVEL) / 2, len(values) - 1) * values.std(ddof=1) * wide)
         return Interval(mean, len(values), half)
 
     @property
@@ -57,36 +62,46 @@ class Interval:
 
 @dataclass(frozen=True)
 class Pair:
-    """One group beside another: how much better it is, by client and by seed (above 0: better)."""
+    """One group beside another: how much better it is, by client, by seed and by fold (above 0: better)."""
 
     clients: dict[str, float]
     seeds: dict[int, float]
+    folds: dict[int, float] = field(default_factory=dict)
 
     @staticmethod
     def of(one: Group, other: Group, metric: str) -> Pair:
-        """Of each client that both evaluated with the same seed the difference, mean over seeds; and of each seed."""
+        """Of each client that both evaluated in the same repeat the difference, mean over repeats; and those of each
+        seed, mean over folds, and of each fold, mean over seeds.
+        """
         sign = -1.0 if direction(metric) == "down" else 1.0
         by_client: dict[str, list[float]] = {}
-        by_seed: dict[int, float] = {}
-        others = {run.seed: run for run in other.runs if run.seed is not None}
+        by_seed: dict[int, list[float]] = {}
+        by_fold: dict[int, list[float]] = {}
+        others = {(run.seed, run.fold): run for run in other.runs if run.seed is not None}
         for run in one.runs:
-            if run.seed is None or run.seed not in others:
+            if run.seed is None or (run.seed, run.fold) not in others:
                 continue
-            beside = others[run.seed]
+            beside = others[run.seed, run.fold]
             mine, theirs = _by_client(run, metric), _by_client(beside, metric)
             for client in mine.keys() & theirs.keys():
                 by_client.setdefault(client, []).append(sign * (mine[client] - theirs[client]))
             statistic = headline((one, other), metric)
             values = run.final(metric, statistic), beside.final(metric, statistic)
             if values[0] is not None and values[1] is not None and all(map(math.isfinite, values)):  # type: ignore[arg-type]
-                by_seed[run.seed] = sign * (values[0] - values[1])
-        return Pair({client: float(np.mean(some)) for client, some in sorted(by_client.items())}, by_seed)
+                by_seed.setdefault(run.seed, []).append(sign * (values[0] - values[1]))
+                if run.fold is not None:
+                    by_fold.setdefault(run.fold, []).append(sign * (values[0] - values[1]))
+        return Pair(_means(dict(sorted(by_client.items()))), _means(by_seed), _means(by_fold))
 
     @property
     def intervals(self) -> dict[str, Interval]:
-        """Over clients and over seeds, where there are at least two of them."""
-        found = {"client": list(self.clients.values()), "seed": list(self.seeds.values())}
-        return {what: Interval.of(values) for what, values in found.items() if len(values) > 1}
+        """Over clients, seeds and folds, where there are at least two of them."""
+        found = {"client": self.clients.values(), "seed": self.seeds.values(), "fold": self.folds.values()}
+        return {
+            what: Interval.of(list(values), 1 / (len(values) - 1) if what == "fold" else 0.0)
+            for what, values in found.items()
+            if len(values) > 1
+        }
 
     @property
     def sure(self) -> bool:
@@ -100,7 +115,12 @@ class Pair:
 
 
 def verdict(groups: Sequence[Group]) -> list[str]:
-    """The sentences; none where there is nothing to choose between, or nobody knows which way is better.
+    """The sentences: who is best, and what the folds of a cross-validation come to together."""
+    return [*_contest(groups), *pooled_text(groups)]
+
+
+def _contest(groups: Sequence[Group]) -> list[str]:
+    """Who is best; nothing where there is nothing to choose between, or nobody knows which way is better.
 
     Only what was judged on the same data and rows is compared: the most that there are.
     """
@@ -155,7 +175,7 @@ def _first(best: Group, second: Group, metric: str, means: dict[str, float | Non
 
 
 def _intervals(pair: Pair) -> list[str]:
-    """How sure the difference is, over clients and over seeds."""
+    """How sure the difference is, over clients, over seeds and over folds."""
     return [
         f"Paired over {plural(interval.count, what)}: {interval.words} (95 % interval, above 0 is better)."
         for what, interval in pair.intervals.items()
@@ -171,6 +191,13 @@ def _for_whom(pair: Pair, beside: str) -> list[str]:
     most = f"most of all client {worse[0]} ({_signed(pair.clients[worse[0]])})"
     are = "is" if len(worse) == 1 else "are"
     return [f"{len(worse):,} of {plural(len(pair.clients), 'client')} {are} worse off than with {beside}, {most}."]
+
+
+K = TypeVar("K")
+
+
+def _means(by: dict[K, list[float]]) -> dict[K, float]:
+    return {key: float(np.mean(some)) for key, some in by.items()}
 
 
 def _by_client(run: RunRecord, metric: str) -> dict[str, float]:

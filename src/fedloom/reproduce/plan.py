@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from fedloom.errors import ConfigError, FedloomError
 from fedloom.experiment import Experiment, Override, Settings, Shelf, TaskSequence, make_experiment
+from fedloom.experiment.choosing import choosing
 from fedloom.experiment.faults import each_fault, stop_at
 from fedloom.experiment.words import hint, value_text
 from fedloom.report.groups import direction
@@ -88,6 +89,9 @@ class Tuning:
     """The seed of these runs, which must be none of the results'."""
     over: Count | None = None
     """The mean over so many of the last rounds that were evaluated; none: as the measure."""
+    rows: Literal["validation", "test"] = "validation"
+    """The rows that choose: a fifth of each client's rows for training, which these runs hold out (or data.validation),
+    or those on which the results are evaluated. An evaluation with a split of its own keeps it."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,8 @@ class Cell:
     """Among which to choose; none: there is nothing to tune."""
     grid_place: str
     """Where in the file they stand."""
+    chooses_on: str
+    """The rows by which: validation, or test."""
     repeats: int
     """0: it cannot be run."""
     target: float | None
@@ -232,7 +238,10 @@ class Cell:
 
     def trial(self, seed: int, point: Point, overrides: Sequence[Override], shelf: Shelf) -> Runnable:
         """A run that tries a point."""
-        tried = replace(self, settings=self.settings.overlaid(self.tuning))
+        settings = self.settings.overlaid(self.tuning)
+        if self.chooses_on == "validation":
+            settings = choosing(settings, "tuning")
+        tried = replace(self, settings=settings)
         return tried.experiment(seed, point, overrides, shelf)
 
 

@@ -174,6 +174,7 @@ class _Reader:
             reduce(Settings.overlaid, trials),
             () if shown.unavailable else points,
             self.settings.place(grid) or "",
+            self.tuning.rows,
             0 if shown.unavailable else next(repeats for repeats in wanted if repeats is not None),
             shown.target,
             self._published(("row", r, "published", shown.name), shown.not_comparable),

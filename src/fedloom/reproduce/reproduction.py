@@ -272,7 +272,7 @@ def _told(outcome: Outcome) -> str:
 
 def _fingerprint(cell: Cell) -> str:
     """Of everything that decides a cell's values, but for the seeds."""
-    return _digest([cell.settings.values, cell.tuning.values if cell.points else {}, cell.points])
+    return _digest([cell.settings.values, cell.tuning.values if cell.points else {}, cell.points, *_chosen_by(cell)])
 
 
 def essence_print(cell: Cell) -> str:
@@ -280,7 +280,12 @@ def essence_print(cell: Cell) -> str:
     method = str((cell.settings.get(("method", "name"))) or "fedavg")
     points = [{first_name(key, method): value for key, value in point.items()} for point in cell.points]
     trials = essence(cell.settings.overlaid(cell.tuning).values) if points else {}
-    return _digest([essence(cell.settings.values), trials, points])
+    return _digest([essence(cell.settings.values), trials, points, *_chosen_by(cell)])
+
+
+def _chosen_by(cell: Cell) -> list[str]:
+    """The rows that chose, unless they are those by which all that is recorded from before was chosen."""
+    return [cell.chooses_on] if cell.points and cell.chooses_on != "test" else []
 
 
 def _digest(told: Any) -> str:

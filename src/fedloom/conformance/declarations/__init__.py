@@ -9,6 +9,7 @@ from functools import partial
 from fedloom.conformance.claims import Declaration
 from fedloom.errors import ConfigError
 from fedloom.methods.register import REGISTER, lookup
+from fedloom.register import OWN, Register
 
 
 class _Declarations(Mapping[str, Declaration]):
@@ -34,3 +35,30 @@ class _Declarations(Mapping[str, Declaration]):
 
 
 DECLARATIONS: Mapping[str, Declaration] = _Declarations()
+
+_OWN: Register[object] = Register(
+    "declaration",
+    right=lambda thing: callable(thing) or isinstance(thing, Declaration),
+    must_be="a fedloom.conformance.Declaration, or a function without parameters that gives one",
+    own="module:NAME",
+)
+
+
+def own_declaration(path: str) -> Declaration:
+    """A user's own declaration by its import path, "mine:declared": the declaration, or a function that gives it."""
+    if OWN not in path:
+        raise ConfigError(f"{path!r} is no declaration: give the module and the name in it, such as mine:declared")
+    found = _OWN.find(path)
+    if callable(found):
+        try:
+            found = found()
+        except Exception as error:
+            raise ConfigError(
+                f"{path!r} gives no declaration: called without arguments it fails, {type(error).__name__}: {error}"
+            ) from error
+    if not isinstance(found, Declaration):
+        raise ConfigError(
+            f"{path!r} gives {type(found).__name__!r} and no fedloom.conformance.Declaration; return "
+            "Declaration(claims=(…), batches={…})"
+        )
+    return found
