@@ -436,6 +436,29 @@ class Course:
         """The fingerprint of the server's model."""
         return theta_sha256(self._walk.engine.theta())
 
+    def keep(self, out: str | Path, config: dict[str, Any], label: str) -> dict[str, Any]:
+        """Write the run into a folder, with all of its evaluations of the model as it is now; its summary.
+
+        It ends here: who wants to go on does so from the folder.
+        """
+        walk, engine, rows = self._walk, self._walk.engine, list(self._walk.history.rows)
+        walk.run = replace(walk.run, blind=False, config=config, label=label)
+        folder = run_folder(out, False, False, config)
+        assert folder is not None
+        with folder, one_thread(), MemoryStore(folder.path) as store:
+            for client in engine.store.clients().tolist():
+                store.put(client, engine.store.get(client) or {})
+            walk.seal = seal_of(engine.setting)
+            with History(folder.path / HISTORY, walk.seal.run) as history:
+                for row in rows[:-1]:
+                    history.append(row)
+                walk.history, walk.folder, engine.store = history, folder, store
+                walk.introduce()
+                walk._record(rows[-1])
+                walk._save()
+                walk.settle()
+                return walk.summary()
+
 
 @dataclass(frozen=True, eq=False)
 class Best:
@@ -476,9 +499,7 @@ class _Walk:
     def start(self, saved: checkpoint.Checkpoint | None, forced: list[str]) -> None:
         """From the beginning, or from where a checkpoint left off, with what was changed since by force."""
         if saved is None:
-            if self.folder is not None:
-                self.folder.write_json(DATA, dict(describe(self.engine.setting.problem.data).record()))
-                self.card.write(self.folder.path)
+            self.introduce()
             self.history.truncate(-1)
             self._record({**asdict(self.engine.clocks), **self.engine.arrived()})
             self._save()
@@ -496,6 +517,12 @@ class _Walk:
             self.best = Best(**saved.meta["best"], state=saved.groups.get("best"))
         self.history.truncate(self.engine.clocks.round)
         self.reached = next(filter(self._on_target, self.history.rows), None)
+
+    def introduce(self) -> None:
+        """Say in the folder what the data are like, and what the model needs to be used."""
+        if self.folder is not None:
+            self.folder.write_json(DATA, dict(describe(self.engine.setting.problem.data).record()))
+            self.card.write(self.folder.path)
 
     @cached_property
     def card(self) -> ModelCard:

@@ -133,18 +133,17 @@ def rungs_of(trials: int, rounds: int, depth: int | None = None) -> tuple[Rung, 
 
 
 def planned_rounds(rungs: tuple[Rung, ...], rounds: int, repeats: int = 1) -> int:
-    """All rounds: of the trials, of the defaults, of the two runs that are kept, and of the repeats."""
+    """All rounds: of the trials, of the defaults, and of the finalists' repeats."""
     before = [0, *(rung.rounds for rung in rungs)]
     trials = sum(rung.trials * (rung.rounds - done) for rung, done in zip(rungs, before, strict=False))
     last = rungs[-1].trials if rungs else 0
-    kept = 2 if rungs else 1
-    return trials + rounds * (1 + kept + (repeats - 1) * (last + 1))
+    return trials + rounds * (1 + (repeats - 1) * (last + 1))
 
 
 def cost(rungs: tuple[Rung, ...], rounds: int, pace: Pace, repeats: int = 1) -> float:
     """Seconds that a method takes."""
-    own = rounds * (2 if not rungs else 3) * pace.round
-    further = (planned_rounds(rungs, rounds, repeats) * pace.round - own) * pace.work
+    own = rounds * pace.round
+    further = (planned_rounds(rungs, rounds, repeats) - rounds) * pace.round * pace.work
     starts = sum(rung.trials for rung in rungs) + 2 + (repeats - 1) * (rungs[-1].trials + 1 if rungs else 1)
     return own + further + starts * pace.start + 2 * _FOLDER_SECONDS
 

@@ -23,7 +23,7 @@ from fedloom.experiment.faults import each_fault, stop_at
 from fedloom.federation.metrics import higher_is_better
 from fedloom.federation.schedules import Cosine, is_schedule, schedule
 from fedloom.storage import lock
-from fedloom.storage.files import guarded, replacing, slug, write_json
+from fedloom.storage.files import guarded, loads, replacing, slug, write_json
 from fedloom.storage.folder import RunFolder
 from fedloom.tuning.contenders import Contender, Stopwatch, common_split, prepared_of
 from fedloom.tuning.ledger import LEDGER, Ledger
@@ -70,6 +70,8 @@ class Tuning:
     def __init__(self, source: Source, entries: Sequence[Entry], seed: int, asked: Asked) -> None:
         self.started = time.perf_counter()
         self.source, self.entries, self.seed, self.asked = source, list(entries), seed, asked
+        self.earlier: list[dict[str, Any]] = []
+        """What earlier sessions took that came to the end."""
         self.stopwatch, self.notes = Stopwatch(), list[str]()
         self.plan: Plan | None = None
         self.table: list[dict[str, Any]] = []
@@ -179,7 +181,7 @@ class Tuning:
             if plan is None:
                 plan = self._planned(command, tell)
                 plan.write(folder)
-            self.plan = plan
+            self.plan, self.earlier = plan, _sessions(folder)
             self.progress = Progress(self.total, sum(own.seconds(plan.repeats) for own in plan.methods))
             with Ledger(folder / LEDGER) as ledger:
                 walked = [
@@ -268,7 +270,7 @@ class Tuning:
             course, start, first = self._begun(one)
             if first > limit or one.rounds == 1:
                 return self._worked(one, Pace(first, start))
-            _, start, _ = self._begun(one)  # what is done for the first time takes longer
+            start = min(self._begun(one)[1] for _ in range(3))  # what is done for the first time takes longer
             rounds, before = 1, watch.seconds
             while watch.seconds - before < limit and rounds < one.rounds and course.stopped == "rounds":
                 rounds = min(2 * rounds, one.rounds)
@@ -315,6 +317,10 @@ class Tuning:
         if key not in self._courses:
             self._courses[key] = Course(make())
         return self._courses[key]
+
+    def waiting(self, key: tuple[str, int, int]) -> Course | None:
+        """A trial that waits; None: it is in its folder, or is gone with the process that had it."""
+        return self._courses.get(key)
 
     def forget(self, label: str, kept: Iterable[int] = ()) -> None:
         """Let go of the trials of a method, but for those that go on."""
@@ -365,14 +371,13 @@ class Tuning:
 
     def record(self, table: list[dict[str, Any]]) -> dict[str, Any]:
         """What it took, and what came of it."""
-        seconds = time.perf_counter() - self.started
-        leader = best_row(table, self.higher)
+        watch, leader = self.stopwatch, best_row(table, self.higher)
+        now = {"seconds": time.perf_counter() - self.started, "training": watch.seconds, "rounds": watch.rounds}
+        sessions = [*self.earlier, now] if watch.rounds or not self.earlier else self.earlier
         return {
             "best": None if leader is None else leader["label"],
-            "seconds": seconds,
-            "training_seconds": self.stopwatch.seconds,
-            "share_training": self.stopwatch.seconds / seconds,
-            "rounds_trained": self.stopwatch.rounds,
+            "share_training": sum(one["training"] for one in sessions) / sum(one["seconds"] for one in sessions),
+            "sessions": sessions,
             "notes": self.notes,
             "fedloom": __version__,
             "table": table,
@@ -386,6 +391,13 @@ def best_row(table: Sequence[Mapping[str, Any]], higher: bool) -> Mapping[str, A
     if not found:
         return None
     return (max if higher else min)(found, key=lambda row: row["validation"])
+
+
+def _sessions(folder: Path) -> list[dict[str, Any]]:
+    try:
+        return list(loads((folder / RECORD).read_bytes())["sessions"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _knows(one: Contender, key: str) -> bool:

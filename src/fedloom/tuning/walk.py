@@ -61,6 +61,9 @@ class Host(Protocol):
     def course(self, key: tuple[str, int, int], make: Callable[[], Prepared]) -> Course:
         """A trial that waits, or one that begins."""
 
+    def waiting(self, key: tuple[str, int, int]) -> Course | None:
+        """A trial that waits, if it is there."""
+
     def forget(self, label: str, kept: Iterable[int] = ()) -> None:
         """Let go of trials."""
 
@@ -97,6 +100,7 @@ class Walk:
         self.finalists = self._halved()
         self.means = {number: self._mean(number) for number in self.finalists}
         self.winner = self._winner()
+        self.tests = {number: self._tests(number) for number in dict.fromkeys([0, self.winner]) if number is not None}
         tuning.forget(one.label)
 
     def _halved(self) -> list[int]:
@@ -142,7 +146,6 @@ class Walk:
         for repeat in range(1, self.plan.repeats):
             doing = f"finalist {number}, seed {self.plan.seed + repeat}"
             outcome = self._outcome(number, self.own.rounds, doing, self.plan.seed + repeat)
-            self.tuning.forget(self.one.label, [])
             found.append(outcome.value)
         return found
 
@@ -213,52 +216,44 @@ class Walk:
     def _place(self, number: int, seed: int) -> Path:
         return self.folder / f"trial-{number:03d}" / f"seed-{seed}"
 
-    def kept(self, number: int) -> list[dict[str, Any]]:
-        """The summaries of a trial's runs, in their folders, with all that the user wants evaluated."""
-        found = []
-        for seed in range(self.plan.seed, self.plan.seed + self.plan.repeats):
-            found.append(self._keep(number, seed))
-            self._say(f"{'the defaults' if number == 0 else f'trial {number}'} on the test rows", self.own.rounds)
-        return found
-
-    def _keep(self, number: int, seed: int) -> dict[str, Any]:
+    def _summary(self, number: int, seed: int) -> dict[str, Any]:
+        """What came of a finalist, whose run is kept in a folder, with all that the user wants evaluated."""
         values, place = self.values[number], self._place(number, seed)
-        made = self.one.runnable(values, seed)
+        made, label = self.one.runnable(values, seed), self.one.named(values).text
         how = made.start(place)
         if how is None:
             summary = opened(RunFolder(place, None).read_json(SUMMARY))
             if "judged" in summary:
                 return summary
             how = {"resume": True}
-        ready, label = prepared_of(made), self.one.named(values).text
-        ready = replace(ready, label=label, engine=self.tuning.stopwatch.engine)
-        if self.memory:
-            ready = replace(ready, executor="serial")
-        run = ready.run(place, **how)
+        ready = prepared_of(made)
+        self._say(f"{'the defaults' if number == 0 else f'trial {number}'} on the test rows", 0)
+        course = self.tuning.waiting((self.one.label, number, seed))
+        if course is not None and "resume" not in how:
+            return course.keep(place, ready.described(), label)
+        summary = replace(ready, label=label, engine=self.tuning.stopwatch.engine).run(place, **how).summary
         known = self.ledger.outcomes.get((self.one.label, number, seed, self.own.rounds))
-        patient = ready.setting.schedule.patience is not None
-        wanted = "" if known is None or patient else known.theta_sha256
-        if wanted not in ("", run.summary["theta_sha256"]):
+        wanted = "" if known is None or ready.setting.schedule.patience is not None else known.theta_sha256
+        if wanted not in ("", summary["theta_sha256"]):
             raise RunError(
                 f"{place}: the run has another model than the trial that it was chosen by; its data or its code were "
                 "changed since. Begin anew with --force"
             )
-        return run.summary
+        return summary
 
     def row(self) -> dict[str, Any]:
         """The method's row of the table; nothing in it depends on the clock or on when the tuning was stopped."""
-        default, winner, metric = self.means[0], self.winner, self.plan.metric
-        tests = {number: self._tests(number) for number in dict.fromkeys([0, winner]) if number is not None}
+        default, winner, tests = self.means[0], self.winner, self.tests
         lost = [number for number, found in self.outcomes.items() if any(one.lost for one in found)]
         row: dict[str, Any] = {
             "label": self.one.label,
-            "metric": metric,
+            "metric": self.plan.metric,
             "trial": winner,
             "values": {} if winner is None else self.values[winner],
             "validation": None if winner is None else _mean(self.means[winner]),
             "validation_default": _mean(default),
             "test": None if winner is None else _mean(tests[winner]),
-            "test_default": _mean(tests[0]) if 0 in tests else None,
+            "test_default": _mean(tests[0]),
             "rounds": self.own.rounds,
             "trials": self.own.count,
             "lost": len(lost),
@@ -275,7 +270,8 @@ class Walk:
         """A finalist on the test rows; nothing of one that is lost."""
         if _mean(self.means[number]) is None:
             return []
-        return [summary["metrics"].get(self.plan.metric) for summary in self.kept(number)]
+        seeds = range(self.plan.seed, self.plan.seed + self.plan.repeats)
+        return [self._summary(number, seed)["metrics"].get(self.plan.metric) for seed in seeds]
 
     def lines(self) -> list[dict[str, Any]]:
         """All trials, for trials.csv."""
