@@ -39,6 +39,8 @@ _IN_MEMORY_SECONDS, _IN_MEMORY_BYTES = 20.0, 1 << 30
 """A trial that takes no longer waits in memory for the next rung, where all of them together have this room."""
 _MEASURED = 0.02
 """Share of the budget in which the pace of all methods is measured."""
+_GLANCE = 0.05
+"""Seconds in which it is measured where it decides nothing but where trials wait."""
 _SEEN = 32
 """So many trials tell how much more they cost than the defaults."""
 
@@ -264,7 +266,7 @@ class Tuning:
 
     def _pace(self, one: Contender) -> Pace:
         """Measured by the first rounds of the default trial."""
-        limit = 0.5 if self.asked.budget is None else self.asked.budget * _MEASURED / len(self.contenders)
+        limit = _GLANCE if self.asked.budget is None else self.asked.budget * _MEASURED / len(self.contenders)
         watch = self.stopwatch
         try:
             course, start, first = self._begun(one)
