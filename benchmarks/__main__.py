@@ -17,7 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import admm, asynchronous, cluster, fleet, meta, methods_cost
+from benchmarks import admm, asynchronous, cluster, fleet, meta, methods_cost, tuning
 from benchmarks.race import race
 from benchmarks.workloads import WORKLOADS
 
@@ -28,6 +28,7 @@ OTHERS: dict[str, tuple[Callable[[bool, float], Any], Callable[[Any], Iterable[s
     asynchronous.NAME: (lambda quick, block: asynchronous.race(3 if quick else 8, block), asynchronous.sentences),
     cluster.NAME: (lambda quick, block: cluster.race(3 if quick else 8, block), cluster.sentences),
     fleet.NAME: (lambda *_: fleet.race(), lambda figures: [fleet.sentence(figures)]),
+    tuning.NAME: (lambda quick, _: tuning.race(20 if quick else 60), lambda figures: [tuning.sentence(figures)]),
 }
 """What is not FedAvg against a loop: how it is measured (quickly? seconds of a block), and the result in words."""
 CHOICES = (*WORKLOADS, methods_cost.NAME, *OTHERS)

@@ -19,8 +19,11 @@ class Search:
 
     Two whole numbers mean whole numbers. By ``log`` each power of ten is as likely as any other.
 
+        from dataclasses import dataclass
+        from typing import Annotated
+
         @dataclass(frozen=True)
-        class Mine(fedloom.ServerMethod):
+        class Mine(fedloom.FedAvg):
             mu: Annotated[float, fedloom.Search(1e-3, 10.0, log=True)] = 0.1
     """
 

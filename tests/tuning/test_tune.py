@@ -189,8 +189,7 @@ def test_several_seeds_choose_among_the_finalists(tmp_path: Path) -> None:
 
 def test_where_one_method_adapts_all_are_chosen_by_the_same_rows() -> None:
     tuned = small(methods=["fedavg", "per-fedavg"], trials=1, settings={**SMALL, "rounds": 1})
-    (note,) = tuned.notes
-    assert note.endswith("method.lr = cosine:0.1:0.001:200 is made for 200 rounds, but trials have 2")
+    assert tuned.notes == []
     judged = {run.summary["judged"]["split"] for run in tuned.runs.values()}
     assert judged == {"test-query"}
 

@@ -47,7 +47,13 @@ _PATHS = (("data", "path"), ("fleet", "trace"), ("prior", "run"))
 
 @dataclass(eq=False, repr=False)
 class Tuned:
-    """What came of a tuning."""
+    """What came of a tuning.
+
+    ``tune`` gives it back.
+
+        tuned = fedloom.tune("fedavg", settings={"data.name": "digits", "rounds": 2}, trials=2)
+        print(tuned.best["values"], tuned.runs["fedavg"].summary["metrics"]["accuracy"])
+    """
 
     table: list[dict[str, Any]]
     """A row for each method: what was found ("values"), and its metric on validation and test rows, tuned and not."""
@@ -60,7 +66,9 @@ class Tuned:
     share_training: float = 0.0
     """The share of the time in which rounds were done."""
     notes: list[str] = field(default_factory=list)
+    """What was left out, or should be known."""
     folder: Path | None = None
+    """Where it is kept; none: nowhere."""
     report: Path | None = None
     """The page, where one was written."""
 
@@ -151,8 +159,9 @@ def tune(
     * ``progress``: whether a bar is shown; none: on a terminal and in a notebook. Or your own function, called with a
       Moment whenever there is something to tell.
 
-    The defaults are a trial too, so what is found is never worse than they are on the validation rows. Test rows are
-    looked at at the end, for the defaults and the best of each method.
+    The result has the ``table``, the ``best`` of it and all ``trials``. The defaults are a trial too, so what is found is
+    never worse than they are on the validation rows. Test rows are looked at once, at the end,
+    for the defaults and the best of each method.
 
         tuned = fedloom.tune(["fedavg", "fedprox"], settings={"data.name": "digits", "rounds": 3}, trials=3)
         print(tuned.best["label"], tuned.best["values"], tuned.frame()["test"])
