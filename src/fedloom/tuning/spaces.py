@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_type_hints
 
+import numpy as np
+
 from fedloom.errors import ConfigError
 from fedloom.experiment import parse_value
 from fedloom.methods import Method
@@ -54,15 +56,22 @@ def read_space(given: Mapping[str, Any]) -> Space:
         if isinstance(value, Search):
             found[key] = value
         elif isinstance(value, tuple) and len(value) in (2, 3) and value[2:] in ((), ("log",)):
-            found[key] = Search(value[0], value[1], log=len(value) == 3)
+            found[key] = Search(_plain(value[0]), _plain(value[1]), log=len(value) == 3)
         elif isinstance(value, list) and value:
-            found[key] = Search(choices=tuple(value))
+            found[key] = Search(choices=tuple(map(_plain, value)))
         else:
             raise ConfigError(
                 f"space: {key} = {value!r} is no space; give (0.001, 1, 'log'), (1, 10), a list of choices or a Search"
             )
         found[key].check(f"space: {key}")
     return found
+
+
+def _plain(value: Any) -> Any:
+    """A value as a file can have it."""
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def declared(method: Method, prefix: str = _METHOD) -> Space:

@@ -159,9 +159,9 @@ def tune(
     * ``progress``: whether a bar is shown; none: on a terminal and in a notebook. Or your own function, called with a
       Moment whenever there is something to tell.
 
-    The result has the ``table``, the ``best`` of it and all ``trials``. The defaults are a trial too, so what is found is
-    never worse than they are on the validation rows. Test rows are looked at once, at the end,
-    for the defaults and the best of each method.
+    The result has the ``table``, the ``best`` of it and all ``trials``. The defaults are a trial too, so what is found
+    is never worse than they are on the validation rows. Test rows are looked at once, at the end, for the defaults and
+    the best of each method.
 
         tuned = fedloom.tune(["fedavg", "fedprox"], settings={"data.name": "digits", "rounds": 3}, trials=3)
         print(tuned.best["label"], tuned.best["values"], tuned.frame()["test"])

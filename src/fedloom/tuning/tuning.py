@@ -6,7 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from fedloom.storage.files import guarded, loads, replacing, slug, write_json
 from fedloom.storage.folder import RunFolder
 from fedloom.tuning.contenders import Contender, Stopwatch, common_split, prepared_of
 from fedloom.tuning.ledger import LEDGER, Ledger
-from fedloom.tuning.plan import PLAN, MethodPlan, Pace, Plan, affordable, cost, read_plan, rungs_of, shares
+from fedloom.tuning.plan import MAX_TRIALS, PLAN, MethodPlan, Pace, Plan, affordable, cost, read_plan, rungs_of, shares
 from fedloom.tuning.samplers import BY_COUNTER, Listed, Optuna, Sampler, check_sampler, grid_size, points
 from fedloom.tuning.spaces import Space, Values, check_keys, known_keys, space_for
 from fedloom.tuning.walk import LOST, Moment, Progress, Tell, Walk
@@ -170,15 +170,21 @@ class Tuning:
         return next(path for path in folders if not path.exists() or self._mine(path))
 
     def _mine(self, folder: Path) -> bool:
-        plan = read_plan(folder)
-        return plan is not None and plan.arguments == self.arguments()
+        with suppress(RunError):  # a damaged one is nobody's
+            plan = read_plan(folder)
+            return plan is not None and plan.arguments == self.arguments()
+        return False
 
     def perform(self, folder: Path, command: list[str], force: bool, tell: Tell) -> list[dict[str, Any]]:
         """Do all that is not done yet; the rows of the table."""
         with ExitStack() as exits:
-            self._claim(folder, force)
+            self._refuse(folder, force)
+            with guarded(folder):
+                folder.mkdir(parents=True, exist_ok=True)
             exits.callback(lock.acquire(folder).release)
             exits.callback(self._end)
+            if force:
+                _clear(folder)
             plan = read_plan(folder)
             if plan is None:
                 plan = self._planned(command, tell)
@@ -194,25 +200,19 @@ class Tuning:
                 self._write(folder, self.table, walked)
         return self.table
 
-    def _claim(self, folder: Path, force: bool) -> None:
-        """Make the folder this tuning's; one with anything else in it is refused."""
-        there = lock.content(folder) if folder.is_dir() else []
+    def _refuse(self, folder: Path, force: bool) -> None:
+        """A folder with anything else in it than this tuning."""
         if folder.exists() and not folder.is_dir():
             raise RunError(f"{folder} is a file; choose another folder with --out")
-        if there and not (folder / PLAN).is_file() and set(there) - {f"{PLAN}.tmp"}:
+        there = set(lock.content(folder)) - {f"{PLAN}.tmp"}
+        if there and not (folder / PLAN).is_file():
             raise RunError(f"{folder} is there already and is no tuning; choose another folder with --out")
-        if force:
-            for name in (PLAN, LEDGER, RECORD, TABLE):
-                (folder / name).unlink(missing_ok=True)
-            for place in folder.glob("*/trial-*/seed-*"):
-                RunFolder.create(place, force=True).close()
-        elif there and not self._mine(folder):
+        plan = None if force else read_plan(folder)
+        if plan is not None and plan.arguments != self.arguments():
             raise RunError(
-                f"{folder} holds a tuning with other settings: choose another folder with --out, or begin "
-                "anew with --force"
+                f"{folder} holds a tuning with other settings: choose another folder with --out, or begin anew with "
+                "--force"
             )
-        with guarded(folder):
-            folder.mkdir(parents=True, exist_ok=True)
 
     def _planned(self, command: list[str], tell: Tell) -> Plan:
         """The plan: by the numbers that the user gave, or by the pace that is measured now."""
@@ -245,7 +245,7 @@ class Tuning:
             limit = limit or 10**9
         rungs = rungs_of(min(limit, self.asked.trials or TRIALS), one.rounds)
         if share is not None:
-            rungs = affordable(share, one.rounds, pace, self.asked.repeats, min(limit, 1000)) if limit else ()
+            rungs = affordable(share, one.rounds, pace, self.asked.repeats, min(limit, MAX_TRIALS)) if limit else ()
         trials = None
         if listed:
             found = self._points(one, rungs[0].trials if rungs else 0)
@@ -393,6 +393,14 @@ def best_row(table: Sequence[Mapping[str, Any]], higher: bool) -> Mapping[str, A
     if not found:
         return None
     return (max if higher else min)(found, key=lambda row: row["validation"])
+
+
+def _clear(folder: Path) -> None:
+    """Remove the tuning that was here, so that nothing of it is taken for this one's."""
+    for name in (PLAN, LEDGER, RECORD, TABLE, BEST):
+        (folder / name).unlink(missing_ok=True)
+    for place in folder.glob("*/trial-*/seed-*"):
+        RunFolder.create(place, force=True).close()
 
 
 def _sessions(folder: Path) -> list[dict[str, Any]]:

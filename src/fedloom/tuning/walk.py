@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -184,6 +185,7 @@ class Walk:
         try:
             row, over, sha, best = (self._walked if self.memory else self._run)(number, values, seed, rounds)
             value = self.one.value(row) if best is None else best
+            value = value if value is not None and math.isfinite(value) else None
             lost = "" if value is not None else f"{self.plan.metric} is not a finite number"
             return Outcome(label, number, seed, rounds, value, values, over, lost, sha)
         except LOST as error:
