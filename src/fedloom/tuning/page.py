@@ -116,7 +116,12 @@ def write_tuning_page(
     """Write report.html: the table, what each trial came to, and how each hyper-parameter mattered."""
     metric = table[0]["metric"]
     rows = [(row["label"], row is best, cells_of(row, higher)) for row in sorted_rows(table, higher)]
-    section = Section("trials", "Trials", tuple(_charts(lines, metric)), missing="No trial came to its end.")
+    section = Section(
+        "trials",
+        "Trials",
+        tuple(_charts(lines, [label for label, _, _ in rows], metric)),
+        missing="No trial came to its end.",
+    )
     page = render_page(
         "tuning.html",
         section.charts,
@@ -164,9 +169,14 @@ def trial_figure(lines: Lines, label: str, key: str, metric: str) -> Figure | No
     return figure
 
 
-def _charts(lines: Lines, metric: str) -> list[Chart]:
-    labels = dict.fromkeys(str(line["label"]) for line in lines)
-    keys = dict.fromkeys(key for line in lines for key in line if key not in _OWN)
+def tuned_keys(lines: Lines) -> list[str]:
+    """The settings that these trials have, by their full keys."""
+    found = dict.fromkeys(key for line in lines for key, value in line.items() if value is not None)
+    return [key for key in found if key not in _OWN]
+
+
+def _charts(lines: Lines, labels: Sequence[str], metric: str) -> list[Chart]:
+    keys = tuned_keys(lines)
     names, settings = (
         {f"m{at}": label for at, label in enumerate(labels)},
         {f"k{at}": key for at, key in enumerate(keys)},
@@ -185,7 +195,7 @@ def _charts(lines: Lines, metric: str) -> list[Chart]:
 def _listed(label: str, lines: Lines, higher: bool) -> dict[str, Any]:
     """The best trials of a method, for the page."""
     own = [line for line in lines if line["label"] == label]
-    keys = [key for key in dict.fromkeys(key for line in own for key in line) if key not in _OWN]
+    keys = tuned_keys(own)
     sign = -1.0 if higher else 1.0
     ranked = sorted(own, key=lambda line: (line["value"] is None, -line["rounds"], sign * (line["value"] or 0.0)))
     body = [
@@ -196,7 +206,7 @@ def _listed(label: str, lines: Lines, higher: bool) -> dict[str, Any]:
         for line in ranked[:_SHOWN]
     ]
     left = len(own) - len(body)
-    more = f"and {plural(left, 'trial')} more in trials.csv" if left else ""
+    more = f"and {plural(left, 'more trial')} in trials.csv" if left else ""
     return {"label": label, "keys": [key.removeprefix("method.") for key in keys], "body": body, "more": more}
 
 

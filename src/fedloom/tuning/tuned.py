@@ -29,6 +29,7 @@ from fedloom.tuning.page import (
     sorted_rows,
     titles_of,
     trial_figure,
+    tuned_keys,
     write_tuning_page,
 )
 from fedloom.tuning.plan import parse_budget
@@ -92,11 +93,11 @@ class Tuned:
         * ``setting``: none: the first that was tuned. ``method``: its label; none: the best one's.
         """
         label = method or str(self.best["label"])
-        keys = [key for line in self.trials if line["label"] == label for key in line if key.startswith("method.")]
+        keys = tuned_keys([line for line in self.trials if line["label"] == label])
         key = setting or next(iter(keys), "")
         figure = trial_figure(self.trials, label, key, str(self.table[0]["metric"]))
         if figure is None:
-            known = ", ".join(dict.fromkeys(keys)) or "none"
+            known = ", ".join(keys) or "none"
             raise ConfigError(f"{label!r} has no trials with a setting {key!r}; they have {known}")
         return figure
 
