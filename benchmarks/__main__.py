@@ -17,7 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import admm, asynchronous, cluster, fleet, meta, methods_cost, predict
+from benchmarks import admm, asynchronous, cluster, fleet, meta, methods_cost, predict, tuning
 from benchmarks.race import race
 from benchmarks.workloads import WORKLOADS
 
@@ -29,6 +29,7 @@ OTHERS: dict[str, tuple[Callable[[bool, float], Any], Callable[[Any], Iterable[s
     cluster.NAME: (lambda quick, block: cluster.race(3 if quick else 8, block), cluster.sentences),
     predict.NAME: (lambda quick, _: predict.race(2 if quick else 5), lambda row: [predict.sentence(row)]),
     fleet.NAME: (lambda *_: fleet.race(), lambda figures: [fleet.sentence(figures)]),
+    tuning.NAME: (lambda quick, _: tuning.race(20 if quick else 60), lambda figures: [tuning.sentence(figures)]),
 }
 """What is not FedAvg against a loop: how it is measured (quickly? seconds of a block), and the result in words."""
 CHOICES = (*WORKLOADS, methods_cost.NAME, *OTHERS)

@@ -364,6 +364,8 @@ _CHAPTERS = {
     "fedloom.methods": "Methods",
     "fedloom.engine": "Runs",
     "fedloom.comparison": "Comparisons",
+    "fedloom.tuning": "Tuning",
+    "fedloom.search": "Spaces of hyper-parameters",
     "fedloom.experiment": "Adaptation",
     "fedloom.prediction": "Prediction",
     "fedloom.storage": "Saved models",

@@ -6,12 +6,15 @@ import functools
 import inspect
 import reprlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, ClassVar, ParamSpec, TypeVar, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, get_origin, get_type_hints
 
 import numpy as np
 
 from fedloom.errors import ConfigError
 from fedloom.register import hint
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -82,18 +85,34 @@ def named_once(parameter: inspect.Parameter) -> bool:
 
 
 def _unfit(kinds: Mapping[str, Any], values: Mapping[str, object]) -> Iterator[tuple[str, Any, str]]:
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     for name, value in values.items():
         kind = kinds.get(name, Any)
-        one = tuple[kind]  # type: ignore[valid-type]  # alone, a dataclass would insist on a config of its own
         plain = value.item() if isinstance(value, np.generic) else value
         try:
-            (read,) = TypeAdapter(one, config=ConfigDict(arbitrary_types_allowed=True)).validate_python((plain,))
+            (read,) = _adapter_of(kind).validate_python((plain,))
             if isinstance(plain, str) and isinstance(read, int | float):
                 yield name, value, "Input should be a number, not a text"
         except ValidationError as error:
             yield name, value, error.errors()[0]["msg"]
+
+
+def _adapter_of(kind: Any) -> TypeAdapter[Any]:
+    """What checks values of a kind; made once where that can be known, as it takes much longer than a check."""
+    try:
+        hash(kind)
+    except TypeError:  # a mark in an annotation may be anything
+        return _adapter.__wrapped__(kind)
+    return _adapter(kind)
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    from pydantic import ConfigDict, TypeAdapter
+
+    one = tuple[kind]  # alone, a dataclass would insist on a config of its own
+    return TypeAdapter(one, config=ConfigDict(arbitrary_types_allowed=True))
 
 
 def _short(value: object) -> str:

@@ -33,7 +33,7 @@ from fedloom.engine.sealing import go_on, seal_of
 from fedloom.engine.selection import Selection
 from fedloom.engine.setting import Setting
 from fedloom.errors import Deserted, FedloomError, RunError
-from fedloom.execution import CPU_ONLY, Executor, Remote, executor_for, one_thread
+from fedloom.execution import CPU_ONLY, Executor, Remote, Serial, executor_for, one_thread
 from fedloom.federation.data import SOURCE
 from fedloom.federation.metrics import headline, higher_is_better, metrics_of
 from fedloom.federation.model import Model
@@ -324,6 +324,8 @@ class Prepared:
     """What does its rounds; none: what its schedule asks for."""
     notes: Sequence[str] = ()
     """What its user should know of what it was made from."""
+    blind: bool = False
+    """Whether nothing but the rows to choose by is looked at: a trial is no verdict."""
 
     def run(
         self,
@@ -358,7 +360,7 @@ class Prepared:
             if saved is not None and place is not None and seal is not None:
                 forced, more = go_on(place, saved, seal, history, force_settings)
                 said += [saved.note, *more]
-            engine = (self.engine or _engine)(self.setting, executor, store)
+            engine = (self.engine or engine_for)(self.setting, executor, store)
             walk = _Walk(self, engine, history, folder, progress, seal)
             walk.start(saved, forced)
             walk.go()
@@ -403,11 +405,73 @@ def _vector(given: Vector | Run | str | Path | None, model: Model) -> Vector | N
     return given.theta if isinstance(given, Run) else given
 
 
-def _engine(setting: Setting, executor: Executor, store: MemoryStore) -> Engine:
+def engine_for(setting: Setting, executor: Executor, store: MemoryStore) -> Engine:
     """What does the rounds of a run."""
     if not setting.schedule.asynchronous:
         return Rounds(setting, executor, store)
     return Live(setting, executor, store) if isinstance(executor, Remote) else Arrivals(setting, executor, store)
+
+
+class Course:
+    """A run in memory that goes as far as it is told, and waits there: it goes on in the same bits, if it ever does.
+
+    So many of them can wait beside each other; nothing is written, and the work is done in this process.
+    """
+
+    def __init__(self, run: Prepared) -> None:
+        with one_thread():
+            engine = (run.engine or engine_for)(run.setting, Serial(), MemoryStore())
+            self._walk = _Walk(run, engine, History(), None, None, None)
+            self._begun = False
+
+    def to(self, rounds: int) -> Row:
+        """Go on until so many rounds are done, or until the run is over; the last row of its history."""
+        walk = self._walk
+        walk.run = replace(walk.run, rounds=rounds)
+        with one_thread():
+            if not self._begun:
+                walk.start(None, [])
+                self._begun = True
+            walk.go()
+        return walk.history.rows[-1]
+
+    @property
+    def stopped(self) -> str | None:
+        """What ended the run: "rounds" where it could go on."""
+        return self._walk.stopped
+
+    @property
+    def best(self) -> float | None:
+        """The best value so far of the metric that patience watches, where it does."""
+        return None if self._walk.best is None else self._walk.best.value
+
+    @property
+    def theta_sha256(self) -> str:
+        """The fingerprint of the server's model."""
+        return theta_sha256(self._walk.engine.theta())
+
+    def keep(self, out: str | Path, config: dict[str, Any], label: str) -> dict[str, Any]:
+        """Write the run into a folder, with all of its evaluations of the model as it is now; its summary.
+
+        It ends here: who wants to go on does so from the folder.
+        """
+        walk, engine, rows = self._walk, self._walk.engine, list(self._walk.history.rows)
+        walk.run = replace(walk.run, blind=False, config=config, label=label)
+        folder = run_folder(out, False, False, config)
+        assert folder is not None
+        with folder, one_thread(), MemoryStore(folder.path) as store:
+            for client in engine.store.clients().tolist():
+                store.put(client, engine.store.get(client) or {})
+            walk.seal = seal_of(engine.setting)
+            with History(folder.path / HISTORY, walk.seal.run) as history:
+                for row in rows[:-1]:
+                    history.append(row)
+                walk.history, walk.folder, engine.store = history, folder, store
+                walk.introduce()
+                walk._record(rows[-1])
+                walk._save()
+                walk.settle()
+                return walk.summary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -449,9 +513,7 @@ class _Walk:
     def start(self, saved: checkpoint.Checkpoint | None, forced: list[str]) -> None:
         """From the beginning, or from where a checkpoint left off, with what was changed since by force."""
         if saved is None:
-            if self.folder is not None:
-                self.folder.write_json(DATA, dict(describe(self.engine.setting.problem.data).record()))
-                self.card.write(self.folder.path)
+            self.introduce()
             self.history.truncate(-1)
             self._record({**asdict(self.engine.clocks), **self.engine.arrived()})
             self._save()
@@ -469,6 +531,12 @@ class _Walk:
             self.best = Best(**saved.meta["best"], state=saved.groups.get("best"))
         self.history.truncate(self.engine.clocks.round)
         self.reached = next(filter(self._on_target, self.history.rows), None)
+
+    def introduce(self) -> None:
+        """Say in the folder what the data are like, and what the model needs to be used."""
+        if self.folder is not None:
+            self.folder.write_json(DATA, dict(describe(self.engine.setting.problem.data).record()))
+            self.card.write(self.folder.path)
 
     @cached_property
     def card(self) -> ModelCard:
@@ -515,7 +583,7 @@ class _Walk:
         """Evaluate what is due, then write the row of the round."""
         evaluator, clocks, due = self.engine.evaluator, self.engine.clocks, list[Evaluation]()
         for evaluation in sorted(evaluator.evaluations, key=lambda one: one is not self.watched):
-            if not evaluator.due(evaluation, last=self.over):
+            if not evaluator.due(evaluation, last=self.over) or (self.run.blind and not evaluation.chooses):
                 continue
             due.append(evaluation)
             main = evaluation is evaluator.evaluations[0]
@@ -661,7 +729,7 @@ class _Walk:
         """The run in one object, written as summary.json."""
         engine, evaluator = self.engine, self.engine.evaluator
         whole = self.verdict is not None and all(name in self.verdict.counts for name in evaluator.details)
-        if not whole and evaluator.evaluations:  # resumed after the last round, or nobody knew that it was the last
+        if not whole and evaluator.evaluations and not self.run.blind:  # resumed after the last round, or nobody knew
             self.verdict = evaluator.evaluate(evaluator.evaluations[0], details=True)
         spread = self.verdict.summary() if self.verdict is not None else {}
         summary = summed_up(self.run.label, engine.setting, engine.clocks, engine.theta(), spread) | {
@@ -670,9 +738,8 @@ class _Walk:
             "stack": engine.stack,
             "executor": engine.executor.name,
         }
-        if evaluator.evaluations:
-            summary["judged"] = evaluator.evaluations[0].told()
         if self.verdict is not None:
+            summary["judged"] = evaluator.evaluations[0].told()
             means = [name for name in self.verdict.values if headline(name) == "weighted"]
             summary["judged"] |= {"rows": int(self.verdict.rows.sum()), "row_means": means}
             summary |= details_of(self.verdict, engine.setting.problem.data)

@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import TYPE_CHECKING, Literal, get_type_hints
 
 import numpy as np
@@ -355,6 +356,7 @@ def check_parameters(method: Method, dtype: torch.dtype = torch.float64) -> None
         check_parameters(getattr(method, inner), dtype)
 
 
+@cache
 def inner_methods(cls: type[Method]) -> tuple[str, ...]:
     """The fields of a method that are methods themselves: those that it wraps."""
     hints = get_type_hints(cls)
