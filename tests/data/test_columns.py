@@ -281,3 +281,20 @@ def test_parties_have_columns_of_any_kind(tmp_path: Path) -> None:
     data = fedloom.federate(table)
     assert not torch.isnan(data.x).any()
     assert set(data.x[:, :2].flatten().tolist()) == {0.0, 1.0}
+
+
+def test_arrays_of_several_files_are_a_client_each_if_they_fit(tmp_path: Path) -> None:
+    for name, rows in (("a", 4), ("b", 6)):
+        np.savez(tmp_path / f"{name}.npz", x=np.ones((rows, 2, 3)), y=np.arange(rows) % 2)
+    files = [tmp_path / "a.npz", tmp_path / "b.npz"]
+    table = load_file(files)
+    assert (table.x.shape, table.group_names, table.scaling) == ((10, 2, 3), ("a", "b"), None)
+    np.savez(files[1], x=np.ones((6, 2)), y=np.arange(6) % 2)
+    with pytest.raises(DataError, match="rows of different shapes"):
+        load_file(files)
+    np.savez(files[1], x=np.ones((6, 2, 3)), y=np.arange(5) % 2)
+    with pytest.raises(DataError, match=r"b\.npz has arrays of different lengths: x \(6\), y \(5\)"):
+        load_file(files)
+    (tmp_path / "c.csv").write_text("x,y\n1,2\n")
+    with pytest.raises(DataError, match="beside tables; give files of one kind"):
+        load_file([*files, tmp_path / "c.csv"])

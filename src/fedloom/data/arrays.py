@@ -179,9 +179,13 @@ def precise(values: Array) -> Array:
         narrow = np.array(values, dtype=np.float32)
         if values.ndim > 2 or values.dtype.kind in "bO" or values.dtype.itemsize < 4 or values.dtype == np.float32:
             return narrow
-        wide = values.astype(np.float64)
-        same = (narrow == wide) | np.isnan(wide) | ~np.isfinite(narrow)
-    return narrow if bool(same.all()) else np.where(np.isinf(narrow), narrow, wide)
+        wide = np.array(values, dtype=np.float64)
+        large = np.isinf(narrow)
+        same = (narrow == wide) | np.isnan(wide) | large
+    if bool(same.all()):
+        return narrow
+    wide[large] = narrow[large]
+    return wide
 
 
 def is_whole(values: Array) -> npt.NDArray[np.bool_]:

@@ -220,6 +220,14 @@ class _Files:
                     + (f"did you mean {near!r}?" if near else f"it has {some(self.names)}")
                 )
 
+    def refuse_uneven(self, names: Iterable[str]) -> None:
+        """Arrays of several files must each have as many rows as the others of its file, or rows would be mixed up."""
+        for file, own in self.pairs() if len(self.paths) > 1 else ():
+            sizes = {name: len(own[name]) if own[name].ndim else 0 for name in names}
+            if len(set(sizes.values())) > 1:
+                told = some(f"{name} ({size:,})" for name, size in sizes.items())
+                raise DataError(f"{file} has arrays of different lengths: {told}; give each row all of them")
+
     def refuse_columns(self, choices: Choices, window: int | None) -> None:
         """What is said of columns cannot be said of arrays."""
         plain = Choices(missing="error" if choices.missing == "error" else "mean", categories={})
@@ -306,7 +314,7 @@ class _Plan:
             finite = self.task != "multilabel" and not self.series
             return np.concatenate([_matrix(file, own, self.labels, finite) for file, own in files.pairs()])
         label, several = self.labels[0], len(files.paths) > 1
-        for file, own in files.pairs() if several and not self.series else ():
+        for file, own in files.pairs() if several and not self.series and self.task != "multilabel" else ():
             absent = missing_cells(own[label]) if own[label].ndim == 1 else np.zeros(1, dtype=bool)
             if absent.any():
                 raise DataError(
@@ -318,13 +326,14 @@ class _Plan:
     def features(self, files: _Files, known: Encoding | None = None) -> _Read:
         """The features of all rows, by an encoding that is known, or by that which follows from these files."""
         files.must_have(self.chosen or ())
-        check_choices(self.choices, files.names, str(files.first))
         wanted = self.wanted(files.names)
         if not files.tables:
+            files.refuse_uneven([*wanted, *self.taken])
             finite = self.choices.missing == "error"
-            x = np.concatenate([_matrix(file, own, wanted, finite) for file, own in files.pairs()])
-            return _Read(x, tuple(wanted))
-        if known is not None:
+            return _Read(_together([_matrix(file, own, wanted, finite) for file, own in files.pairs()]), tuple(wanted))
+        if known is None:
+            check_choices(self.choices, files.names, str(files.first))
+        else:
             wanted = [column.name for column in known.columns]
             files.must_have(wanted)
         kept, notes = list[Columns](), list[str]()
@@ -337,7 +346,7 @@ class _Plan:
             known, fates = self._agreed(files, kept)
             notes += [*_nearly(files, fates), *notes_of([fate for fate in fates if not _is_told(files, fate)])]
         _refuse_wide(files, kept, known)
-        x = np.concatenate(
+        x = _together(
             [_finite(file, known, known.encode(own, str(file))) for file, own in zip(files.paths, kept, strict=True)]
         )
         strangers = sum((Counter(known.unknown(own)) for own in kept), Counter[str]())
@@ -483,6 +492,9 @@ def _rows(columns: Columns) -> int:
 
 def _together(parts: Sequence[Array]) -> Array:
     """The same column of several files; where they hold different things, as objects."""
+    shapes = {part.shape[1:] if part.ndim else None for part in parts}
+    if len(parts) > 1 and (len(shapes) > 1 or None in shapes):
+        raise DataError(f"the files have rows of different shapes ({some(map(str, shapes))}); give rows of one shape")
     kinds = {"n" if part.dtype.kind in "iuf" else part.dtype.kind for part in parts}
     if len(kinds) == 1:
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
