@@ -125,6 +125,8 @@ def test_slope_curve_and_prox_belong_to_the_weighted_rows(name: str) -> None:
         ("even", "is nothing; choose 'balanced'"),
         ([1.0], r"1 numbers for 2 classes: no, yes"),
         ([1.0, -2.0], "from 0 on"),
+        (3, "3 cannot be: give 'balanced', or a number for each class"),
+        (["1", "2"], "cannot be: give 'balanced', or a number for each class"),
         ({"no": 1.0}, "need one for each class: no, yes"),
         ({"no": 1.0, "yess": 2.0}, "no class 'yess'; did you mean 'yes'"),
     ],

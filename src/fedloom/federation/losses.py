@@ -272,11 +272,14 @@ def _weights(given: ClassWeights, data: FederatedData) -> list[float]:
             near = f"have no class {unknown[0]!r}; {hint(unknown[0], classes)}" if unknown else ""
             raise ConfigError(f"class_weights {near or 'need one for each class: ' + ', '.join(classes)}")
         given = [given[name] for name in classes]
-    if len(given) != len(classes):
-        raise ConfigError(f"class_weights has {len(given)} numbers for {len(classes)} classes: {', '.join(classes)}")
-    if not all(math.isfinite(weight) and weight >= 0 for weight in given) or not any(given):
+    if not isinstance(given, Sequence) or not all(isinstance(weight, int | float) for weight in given):
+        raise ConfigError(f"class_weights = {given!r} cannot be: give 'balanced', or a number for each class")
+    numbers = [float(weight) for weight in given]
+    if len(numbers) != len(classes):
+        raise ConfigError(f"class_weights has {len(numbers)} numbers for {len(classes)} classes: {', '.join(classes)}")
+    if not all(math.isfinite(weight) and weight >= 0 for weight in numbers) or not any(numbers):
         raise ConfigError("class_weights must be numbers from 0 on, and not all of them 0")
-    return [float(weight) for weight in given]
+    return numbers
 
 
 def _balanced(given: str, data: FederatedData, classes: Sequence[str]) -> list[float]:
