@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ def test_it_goes_on_where_it_stopped(call: Call) -> None:
     command = ("run", *SMALL, "--folds", "clients:2", "--no-report")
     first = call(*command).output
     assert "[2/2] fedavg, seed 0, fold 2 of 2: accuracy" in first
+    assert re.match(r"fold 1 of 2: client \d, \d left out of training and tested on all of its rows\n", first)
     assert "on the target clients" in first
     folder = Path("runs/folds-fedavg-digits")
     (folder / "fedavg" / "seed-0" / "fold-2" / "summary.json").unlink()

@@ -94,6 +94,8 @@ def perform_all(
     comparison.check()
     folder = out or comparison.default_folder()
     console = make_console()
+    for line in [] if quiet else comparison.fold_notes():
+        say(console, line)
     comparison.claim(folder, ["fedloom", *ctx.meta.get(ARGUMENTS, [])], force)
     failed = _run_all(comparison, folder, console, force, quiet)
     _conclude(comparison, folder, console, target, report)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from fedloom.comparison.entries import Entry
 from fedloom.comparison.repeats import Key, Repeat
 from fedloom.comparison.sources import Source
+from fedloom.data.folds import FOLD
 from fedloom.engine.run import Interrupted, Progress, Run
 from fedloom.errors import ConfigError, FedloomError, RunError
-from fedloom.experiment import TaskSequence
+from fedloom.experiment import Experiment, TaskSequence
 from fedloom.experiment.faults import each_fault, stop_at
 from fedloom.experiment.runnable import Runnable
 from fedloom.storage.files import guarded, slug, write_json
@@ -76,6 +77,13 @@ class Comparison:
             except ConfigError as error:
                 found |= dict.fromkeys(each_fault(error))
         stop_at(found)
+
+    def fold_notes(self) -> list[str]:
+        """What the first fold leaves out, as its data say; nothing where there are no folds."""
+        first = self.experiment(self.entries[0], self.repeats[0])
+        if self.repeats[0].fold is None or not isinstance(first, Experiment):
+            return []
+        return [note for note in first.data().notes if note.startswith(FOLD)]
 
     def default_folder(self) -> Path:
         """Below runs/: the folder in which the same comparison was begun, or else one that is not there yet."""

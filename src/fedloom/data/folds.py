@@ -24,6 +24,8 @@ from fedloom.federation.randomness import Draw
 
 TEST = 0.2
 """The share of the test rows where there are no folds."""
+FOLD = "fold "
+"""How the note begins that says what a fold leaves out."""
 _CLIENTS = re.compile(r"clients(?::([1-9]\d*))?")
 
 
@@ -124,7 +126,7 @@ class Fold:
     def note(self, clients: int, roles: Whole, names: Sequence[str] | None, chronological: bool) -> str:
         """What is left out, in a line."""
         count = clients if self.count is None else self.count
-        said = f"fold {self.number} of {count}"
+        said = f"{FOLD}{self.number} of {count}"
         if self.clients:
             who = some(names[k] if names else k for k in np.flatnonzero(roles == TARGET).tolist())
             return f"{said}: client {who} left out of training and tested on all of its rows"
