@@ -53,6 +53,10 @@ if TYPE_CHECKING:
     from fedloom.sklearn import FederatedClassifier as FederatedClassifier
     from fedloom.sklearn import FederatedRegressor as FederatedRegressor
     from fedloom.storage.saved import saved_model as saved_model
+    from fedloom.tracking import MLflow as MLflow
+    from fedloom.tracking import TensorBoard as TensorBoard
+    from fedloom.tracking import Tracker as Tracker
+    from fedloom.tracking import WandB as WandB
 
 __version__ = "0.1.0"
 
@@ -80,6 +84,7 @@ _NAMES = {
     "report": ("write_report",),
     "sklearn": ("FederatedClassifier", "FederatedRegressor"),
     "storage.saved": ("saved_model",),
+    "tracking": ("MLflow", "TensorBoard", "Tracker", "WandB"),
 }
 _HOMES = {name: f"fedloom.{home}" for home, names in _NAMES.items() for name in names}
 """Where each public name is; methods are found through their register."""
