@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import listening
 import pytest
-from listening import HEARD, Listening
 
 import fedloom
+import listening
 from fedloom.errors import ConfigError, Untrusted
 from fedloom.experiment import Experiment, load_experiment
 from fedloom.experiment.essence import alike
 from fedloom.experiment.settings import Override
 from fedloom.tracking import figures, parse_tracker
 from fedloom.trust import doubting
+from listening import HEARD, Listening
 from problems import make_problem
 
 FILE = """

@@ -112,7 +112,7 @@ def figures(row: Mapping[str, Any]) -> dict[str, float]:
                 found |= _metrics(metrics, f"{evaluation}.")
         elif name == "failures":
             found[name] = float(len(value))
-        elif name == "measures":
+        elif isinstance(value, Mapping):
             found |= {f"{name}.{key}": number for key, number in _numbers(value)}
         elif name != "round":
             found |= dict(_numbers({name: value}))
