@@ -130,11 +130,15 @@ def by_the_clock(groups: Sequence[Group]) -> bool:
 
 
 def settings(config: dict[str, Any]) -> dict[str, object]:
-    """The settings that make an experiment what it is, flat: ``{"method.lr": 0.1}``; not its name, seed or executor."""
+    """The settings that make an experiment what it is, flat: ``{"method.lr": 0.1}``; not what it is
+    called, its seed, executor or trackers.
+    """
     return {
         key: value
         for key, value in flatten(config).items()
-        if key != "name" and not key.startswith("execution.") and key.rpartition(".")[2] != "seed"
+        if key not in ("name", "tracking")
+        and not key.startswith(("execution.", "tracking."))
+        and key.rpartition(".")[2] != "seed"
     }
 
 

@@ -39,6 +39,8 @@ class RunRecord:
     summary: dict[str, Any]
     matrix: dict[str, Any] = field(default_factory=dict)
     """Of tasks in sequence: how good the model was on each task after each."""
+    parts: tuple[RunRecord, ...] = ()
+    """The tasks of a sequence, each a run of its own that is named as the task; without their histories."""
     misfits: tuple[str, ...] = ()
     """What in the folder does not fit what: files that were changed since, or are of another run."""
 
@@ -183,9 +185,21 @@ def read_run(folder: str | Path) -> RunRecord:
         data=_read_json(folder / "data.json"),
         history=_read_history(folder / HISTORY, complete=bool(summary)),
         summary=summary,
-        matrix=_read_json(folder / "matrix.json"),
+        matrix=(matrix := _read_json(folder / "matrix.json")),
+        parts=_read_tasks(folder, matrix),
         misfits=tuple(misfits(folder)),
     )
+
+
+def _read_tasks(folder: Path, matrix: dict[str, Any]) -> tuple[RunRecord, ...]:
+    """What is known of the data of each task, by the task's name."""
+    tasks = matrix.get("tasks")
+    found = []
+    for at, task in enumerate(tasks if isinstance(tasks, list) else [], 1):
+        place = folder / f"task-{at}"
+        if data := _read_json(place / "data.json"):
+            found.append(RunRecord(place, {}, "", {**data, "name": f"{data.get('name', 'data')}, {task}"}, [], {}))
+    return tuple(found)
 
 
 def read_record(path: Path) -> dict[str, Any]:
