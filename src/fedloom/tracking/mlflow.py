@@ -22,7 +22,12 @@ _SQLITE = "sqlite:///"
 @TRACKERS.register("mlflow")
 @dataclass
 class MLflow(Tracker):
-    """MLflow's tracking store."""
+    """MLflow's tracking store.
+
+    ``fedloom.train`` takes it as one of its ``callbacks``.
+
+        tracker = fedloom.MLflow("sqlite:///mlflow.db", experiment="hospitals")
+    """
 
     uri: str | None = None
     """The tracking server or database; none: that of MLFLOW_TRACKING_URI, or MLflow's default."""

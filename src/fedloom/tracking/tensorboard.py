@@ -21,7 +21,14 @@ _FLUSH_SECONDS = 1.0
 @TRACKERS.register("tensorboard")
 @dataclass
 class TensorBoard(Tracker):
-    """TensorBoard's event files, which `tensorboard --logdir DIR` shows."""
+    """TensorBoard's event files, which `tensorboard --logdir DIR` shows.
+
+    ``fedloom.train`` takes it as one of its ``callbacks``.
+
+        data = fedloom.federate("digits", clients=5)
+        problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+        fedloom.train(problem, fedloom.FedAvg(), rounds=2, callbacks=[fedloom.TensorBoard("logs")])
+    """
 
     dir: str | None = None
     """The folder; each run has one of its own in it. None: tensorboard/ in the folder of the run."""

@@ -54,6 +54,8 @@ class Tracker(ABC):
     Whatever it raises leaves it out and is said in a line; the run goes on. ``fedloom.train`` takes trackers as its
     ``callbacks``.
 
+        from dataclasses import dataclass
+
         @dataclass
         class Printed(fedloom.Tracker):
             def begin(self, run):

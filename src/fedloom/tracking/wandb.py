@@ -19,7 +19,12 @@ _INIT_SECONDS = 30.0
 @TRACKERS.register("wandb")
 @dataclass
 class WandB(Tracker):
-    """Weights & Biases."""
+    """Weights & Biases.
+
+    ``fedloom.train`` takes it as one of its ``callbacks``.
+
+        tracker = fedloom.WandB("hospitals")
+    """
 
     project: str = "fedloom"
     """The project that the run belongs to."""
