@@ -33,7 +33,7 @@ def is_vertical(groups: Sequence[Group]) -> bool:
 
 def is_sequence(groups: Sequence[Group]) -> bool:
     """Whether all runs learn tasks in sequence."""
-    return all(run.matrix.get("tasks") for run in every_run(groups))
+    return all(task_names(run) for run in every_run(groups))
 
 
 def parties_text(data: dict[str, Any]) -> str:
@@ -50,11 +50,17 @@ def sizes_of(data: dict[str, Any], split: str) -> list[float]:
     return [value for one in listed if (value := number(one)) is not None] if isinstance(listed, list) else []
 
 
+def task_names(run: RunRecord) -> list[str]:
+    """The tasks of a sequence that were begun with, by name."""
+    found = run.matrix.get("tasks")
+    return [str(task) for task in found] if isinstance(found, list) else []
+
+
 def tasks_text(run: RunRecord) -> str:
     """The tasks by name; nothing of a run that has none."""
     tables = run.config.get("task")
     named = [str(one.get("name") or "") for one in tables if isinstance(one, dict)] if isinstance(tables, list) else []
-    tasks = [str(task) for task in run.matrix.get("tasks") or named]
+    tasks = task_names(run) or named
     few = ", ".join(filter(None, tasks[:_FEW])) + (" …" if len(tasks) > _FEW else "")
     return f"{plural(len(tasks), 'task')} in sequence: {few}" if tasks else ""
 
@@ -71,7 +77,8 @@ def arrivals(groups: Sequence[Group]) -> Curves | None:
 
 def rows_in_all(run: RunRecord) -> float | None:
     """All training rows, arrived or not; None where not every client is listed."""
-    sizes, roles = sizes_of(run.data, "train"), run.data.get("roles") or []
+    sizes, told = sizes_of(run.data, "train"), run.data.get("roles")
+    roles = told if isinstance(told, list) else []
     if not sizes or len(sizes) != run.data.get("clients"):
         return None
     source = [size for at, size in enumerate(sizes) if at >= len(roles) or roles[at] != "target"]

@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedloom.report.runs import HISTORY, evaluations, number, pick, primary_first, read_record, run_folders, section
+from fedloom.report.runs import (
+    HISTORY,
+    evaluations,
+    number,
+    pick,
+    planned_rounds,
+    primary_first,
+    read_record,
+    run_folders,
+    section,
+)
 from fedloom.storage import toml
 from fedloom.storage.files import loads, plain
 
@@ -79,7 +89,7 @@ class Follower:
         parts = _task_folders(self.folder)
         for row in self._new_rows():
             self._take(row)
-        found = Look(self.folder, _label(self.folder, config, summary), rounds=_planned(config))
+        found = Look(self.folder, _label(self.folder, config, summary), rounds=planned_rounds(config))
         found.state = _state(self.folder, config, summary, bool(self._last))
         if parts and found.state != DONE:
             self._in_sequence(found, parts, config)
@@ -221,15 +231,6 @@ def _settings(path: Path) -> dict[str, Any]:
         return toml.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, toml.TomlFault):
         return {}
-
-
-def _planned(config: dict[str, Any]) -> int | None:
-    """How many rounds the settings ask for, those of all tasks together."""
-    rounds, tasks = config.get("rounds"), config.get("task")
-    if isinstance(rounds, int) and isinstance(tasks, list):
-        own = [task.get("rounds", rounds) if isinstance(task, dict) else rounds for task in tasks]
-        return sum(count if isinstance(count, int) else rounds for count in own)
-    return rounds if isinstance(rounds, int) else None
 
 
 def _label(folder: Path, config: dict[str, Any], summary: dict[str, Any]) -> str:

@@ -78,10 +78,7 @@ class RunRecord:
     @property
     def planned_rounds(self) -> int | None:
         """How many rounds the settings ask for."""
-        rounds, tasks = self.config.get("rounds"), self.config.get("task")
-        if isinstance(rounds, int) and isinstance(tasks, list):
-            return sum(int(task.get("rounds", rounds)) for task in tasks)
-        return rounds if isinstance(rounds, int) else None
+        return planned_rounds(self.config)
 
     @cached_property
     def asynchronous(self) -> bool:
@@ -121,6 +118,15 @@ class RunRecord:
         """A cumulative clock at the end, by its name in the history: bytes_up, simulated_seconds, …"""
         told = (number(row.get(name)) for row in (self.summary, *self.history[-1:]))
         return next((value for value in told if value is not None), None)
+
+
+def planned_rounds(config: dict[str, Any]) -> int | None:
+    """How many rounds settings ask for, those of all tasks together."""
+    rounds, tasks = config.get("rounds"), config.get("task")
+    if isinstance(rounds, int) and isinstance(tasks, list):
+        own = [task.get("rounds", rounds) if isinstance(task, dict) else rounds for task in tasks]
+        return sum(count if isinstance(count, int) else rounds for count in own)
+    return rounds if isinstance(rounds, int) else None
 
 
 def section(table: dict[str, Any], key: str) -> dict[str, Any]:

@@ -70,10 +70,12 @@ def _evaluated(groups: Sequence[Group]) -> Curves:
 
 def _in_sequence(groups: Sequence[Group]) -> str:
     """Which task the rounds of a sequence are about, where all have the same."""
+    if not kinds.is_sequence(groups):
+        return ""
     run = groups[0].runs[0]
-    ends = {int(row["task"]): row["round"] for row in run.history if isinstance(row.get("task"), int)}
-    tasks = [str(task) for task in run.matrix.get("tasks") or []]
-    if not kinds.is_sequence(groups) or len(ends) != len(tasks):
+    ends = {row["task"]: row["round"] for row in run.history if isinstance(row.get("task"), int)}
+    tasks = kinds.task_names(run)
+    if sorted(ends) != list(range(1, len(tasks) + 1)):
         return ""
     until = ", ".join(f"{task} up to round {ends[at]:,}" for at, task in enumerate(tasks, 1))
     return f" Each round is evaluated on the task being learnt: {until}."
