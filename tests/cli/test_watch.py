@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
@@ -15,10 +16,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from typer.testing import Result
 
-from fedloom.cli.watch import sparkline
-from fedloom.report.live import DONE, RUNNING, STOPPED, WAITING, Follower, Watched, newest
+from fedloom.cli.watch import picture, sparkline
+from fedloom.report.live import DONE, RUNNING, STOPPED, WAITING, Follower, Watched, as_line, newest
 
 Call = Callable[..., Result]
 SMALL = ("--data", "diabetes", "--clients", 3, "--rounds", 3, "--no-report", "--quiet")
@@ -144,7 +146,7 @@ def test_what_cannot_be_watched_is_said(call: Call) -> None:
     assert "is a file" in call("watch", "file", code=2).output
 
 
-@given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32)), st.integers(1, 50))
+@given(st.lists(st.floats()), st.integers(1, 50))
 def test_a_sparkline_is_never_wider_than_its_room(values: list[float], wide: int) -> None:
     assert len(sparkline(values, wide)) == min(len(values), wide)
 
@@ -153,3 +155,30 @@ def test_a_sparkline_goes_from_the_least_to_the_greatest() -> None:
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
     assert sparkline([3.0, 3.0]) == "▁▁"
     assert sparkline([0.0, float("nan"), 1.0]) == "▁·█"
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+)
+KEYS = ("finished", "rounds", "label", "stopped", "pid", "host", "runs", "table", "task", "method", "name", "failures")
+TABLES = st.dictionaries(st.sampled_from((*KEYS, "evaluation", "evaluations", "wall_seconds", "bytes_up")), VALUES)
+METRICS = st.dictionaries(st.text(max_size=3), st.dictionaries(st.just("weighted"), SCALARS), max_size=2)
+
+
+@given(TABLES, TABLES, TABLES, st.lists(TABLES | METRICS.map(lambda found: {"evaluation": found}), max_size=3))
+def test_whatever_is_in_a_folder_it_can_be_looked_at(
+    summary: dict[str, Any], mark: dict[str, Any], record: dict[str, Any], rows: list[dict[str, Any]]
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        (folder / "config.toml").write_text("rounds = 3\n")
+        lines = (json.dumps({"round": at - 1, **one}) + "\n" for at, one in enumerate(rows))
+        (folder / "history.jsonl").write_text("".join(lines))
+        for name, table in (("summary.json", summary), (".fedloom", mark), ("compare.json", record)):
+            (folder / name).write_text(json.dumps(table))
+        watched = Watched(folder)
+        looks = watched.looks()
+        watched.over(looks)
+        Console(file=io.StringIO()).print(picture(looks, watched.single))
+        json.loads(as_line(looks, watched.single))

@@ -193,8 +193,10 @@ def sparkline(values: list[float], wide: int = _WIDE) -> str:
     means = [sum(part) / len(part) for part in parts]
     known = [mean for mean in means if math.isfinite(mean)]
     low, high = min(known, default=0.0), max(known, default=0.0)
-    span = high - low or 1.0
-    return "".join(_BARS[min(7, int((mean - low) / span * 8))] if math.isfinite(mean) else "·" for mean in means)
+    span = high / 2 - low / 2 or 1.0  # halves, for the whole may be more than a number can hold
+    return "".join(
+        _BARS[min(7, int((mean / 2 - low / 2) / span * 8))] if math.isfinite(mean) else "·" for mean in means
+    )
 
 
 def _rate(pace: float) -> str:

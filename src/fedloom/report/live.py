@@ -103,8 +103,8 @@ class Follower:
             found.note = f"ended by {summary['stopped']}"
         if self._damaged:
             found.note = self._damaged
-        if found.state == DONE and found.round is None:
-            found.round = summary.get("rounds")
+        if found.state == DONE and found.round is None and type(summary.get("rounds")) is int:
+            found.round = summary["rounds"]
         return found
 
     def _told(self, found: Look) -> None:
@@ -203,8 +203,9 @@ class Watched:
 
     def _folders(self) -> list[Path]:
         listed = read_record(self.path / COMPARISON).get("runs")
-        if isinstance(listed, list) and listed:
-            return [self.path / str(name) for name in listed]
+        named = [name for name in listed if _below(name)] if isinstance(listed, list) else []
+        if named:
+            return [self.path / name for name in named]
         if (self.path / CONFIG).is_file() or (self.path / HISTORY).is_file():
             return [self.path]
         return run_folders(self.path) or [self.path]
@@ -217,6 +218,13 @@ def newest(below: Path) -> Path | None:
         return None
     folder = max(found)[1]
     return next((path for path in folder.parents if (path / COMPARISON).is_file()), folder)
+
+
+def _below(name: object) -> bool:
+    """Whether this is the path of something below a folder."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        return False
+    return not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
 def _pace(rows: list[tuple[int, float]]) -> float | None:
