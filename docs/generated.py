@@ -44,6 +44,7 @@ from fedloom.methods import REGISTER
 from fedloom.report.runs import read_record
 from fedloom.reproduce import plan, read_plan, tables
 from fedloom.reproduce.shelf import recorded, shipped
+from fedloom.tracking import TRACKERS
 
 DOCS = Path(__file__).parent
 LISTED = DOCS.parent / "src/fedloom/methods/listed.pyi"
@@ -143,6 +144,11 @@ def method_options() -> str:
 def channel_options() -> str:
     """Each step of a channel."""
     return "\n\n".join(_described(f"`{name}`", step) for name, step in TRANSFORMS.items())
+
+
+def tracker_options() -> str:
+    """Each tracker."""
+    return "\n\n".join(_described(f"`{name}`", tracker) for name, tracker in TRACKERS.items())
 
 
 def presets() -> str:
@@ -371,6 +377,7 @@ _CHAPTERS = {
     "fedloom.storage": "Saved models",
     "fedloom.channel": "Channel",
     "fedloom.report": "Report",
+    "fedloom.tracking": "Trackers",
     "fedloom.sklearn": "Estimators",
 }
 
@@ -467,4 +474,5 @@ _PARTS: dict[str, Callable[..., str]] = {
     "section": section,
     "source-options": source_options,
     "sources": sources,
+    "tracker-options": tracker_options,
 }

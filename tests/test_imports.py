@@ -18,7 +18,8 @@ BELOW = {
     "storage": FEDERATION,
     "execution": FEDERATION | {"channel", "methods", "storage"},
     "prediction": FEDERATION | {"channel", "methods", "data", "storage"},
-    "engine": FEDERATION | {"channel", "methods", "data", "storage", "execution", "prediction", "report"},
+    "engine": FEDERATION | {"channel", "methods", "data", "storage", "execution", "prediction", "report", "tracking"},
+    "tracking": BASE | {"storage", "report"},
     "report": {"errors", "storage"},
 }
 ENGINE = BELOW["engine"] | {"engine"}

@@ -54,6 +54,10 @@ if TYPE_CHECKING:
     from fedloom.sklearn import FederatedClassifier as FederatedClassifier
     from fedloom.sklearn import FederatedRegressor as FederatedRegressor
     from fedloom.storage.saved import saved_model as saved_model
+    from fedloom.tracking import MLflow as MLflow
+    from fedloom.tracking import TensorBoard as TensorBoard
+    from fedloom.tracking import Tracker as Tracker
+    from fedloom.tracking import WandB as WandB
     from fedloom.tuning import Tuned as Tuned
     from fedloom.tuning import tune as tune
 
@@ -84,6 +88,7 @@ _NAMES = {
     "sklearn": ("FederatedClassifier", "FederatedRegressor"),
     "search": ("Search",),
     "storage.saved": ("saved_model",),
+    "tracking": ("MLflow", "TensorBoard", "Tracker", "WandB"),
     "tuning": ("Tuned", "tune"),
 }
 _HOMES = {name: f"fedloom.{home}" for home, names in _NAMES.items() for name in names}

@@ -22,6 +22,7 @@ from fedloom.cli.reproduce import reproduce
 from fedloom.cli.run import resume, run
 from fedloom.cli.streams import Streams
 from fedloom.cli.tune import tune
+from fedloom.cli.watch import watch
 
 app = typer.Typer(
     cls=Guarded,
@@ -47,7 +48,7 @@ def common(
     """What every command has."""
 
 
-for command in (run, compare, tune, reproduce, resume, adapt, predict, export, report, methods, check):
+for command in (run, compare, tune, reproduce, resume, watch, adapt, predict, export, report, methods, check):
     app.command()(command)
 app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")

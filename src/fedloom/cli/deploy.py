@@ -42,7 +42,7 @@ def init(
 
 
 @app.command()
-@with_flags((DATA, MODEL, METHOD, ROUNDS, EVALUATION), also=("--quantise",), without=("--folds",))
+@with_flags((DATA, MODEL, METHOD, ROUNDS, EVALUATION), also=("--quantise", "--track"), without=("--folds",))
 def up(
     flags: Flags,
     experiment: Annotated[Path | None, typer.Option("--experiment", help="An experiment file; flags win.")] = None,

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 DATA, MODEL, METHOD, ROUNDS, STREAM, EVALUATION = "Data", "Model", "Method", "Rounds", "Stream", "Evaluation"
 FLEET, EXECUTION = "Fleet and channel", "Execution"
-_PANELS = {"prior": MODEL, "selection": ROUNDS, "schedule": ROUNDS, "fleet": FLEET, "channel": FLEET}
+_PANELS = {
+    "prior": MODEL,
+    "selection": ROUNDS,
+    "schedule": ROUNDS,
+    "fleet": FLEET,
+    "channel": FLEET,
+    "tracking": EXECUTION,
+}
 """Where help shows the flags of a section that has no panel of its own name."""
 _FILES = {".csv", ".gz", ".parquet", ".pq", ".npz"}
 
@@ -122,6 +129,12 @@ def _until(key: str, value: str) -> dict[str, Any]:
 
 def _quantised(key: str, bits: int) -> dict[str, Any]:
     return {key: [{"name": "quantise", "bits": bits}]}
+
+
+def _tracked(key: str, names: list[str]) -> dict[str, Any]:
+    from fedloom.tracking import parse_tracker
+
+    return {key: [parse_tracker(name) for name in names if name != "none"]}
 
 
 FLAGS: tuple[Flag, ...] = (
@@ -295,6 +308,14 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--ray-address", "execution.ray_address", str, "A cluster: auto, HOST:PORT or local.", "ADDRESS"),
     Flag("--stack", "execution.stack", int, "Clients computed together."),
     Flag("--checkpoint-every", "execution.checkpoint_every", int, "Rounds between checkpoints."),
+    Flag(
+        "--track",
+        "tracking",
+        list[str],
+        "Also tell tensorboard[:DIR], mlflow[:URI], wandb[:PROJECT] or module:Class; may be given again; none: nobody.",
+        "NAME",
+        _tracked,
+    ),
     Flag("--on-error", "execution.on_error", str, "A client that fails: stop, or drop its reply."),
 )
 

@@ -97,6 +97,10 @@ def perform(experiment: Experiment | TaskSequence, folder: Path, *, quiet: bool,
     if not quiet:
         say(console, f"{headline(experiment)} → {folder}")
         say(console, f"model: {first_of(experiment).problem().path}")
+        if trackers := first_of(experiment).trackers:
+            from fedloom.tracking import key_of
+
+            say(console, f"tracked by {', '.join(map(key_of, trackers))}")
     with following(console, experiment.label, quiet) as follow, halting(folder):
         done = experiment.run(folder, progress=follow, **how)
     for note in done.notes:

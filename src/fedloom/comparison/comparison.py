@@ -118,7 +118,7 @@ class Comparison:
             if how is not None:
                 try:
                     with watch(title, place) as follow:
-                        done = experiment.run(place, **how, progress=follow, label=entry.text)
+                        done = experiment.run(place, **how, progress=follow, label=entry.text, group=folder.name)
                 except Interrupted:
                     raise
                 except FedloomError as error:

@@ -20,6 +20,7 @@ from fedloom.engine.setting import Setting, evaluations_of
 from fedloom.errors import ConfigError
 from fedloom.experiment import Experiment, Form, Override, Settings, Shelf, TaskSequence, foreign, make_experiment
 from fedloom.experiment.choosing import evaluations_in, lay
+from fedloom.experiment.essence import OUTSIDE
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.runnable import Runnable
 from fedloom.experiment.sections import method_form
@@ -97,7 +98,7 @@ class FromSettings:
 
     def arguments(self) -> dict[str, Any]:
         """What the comparison is known again by: all settings but the seed and where the work is done."""
-        said = {key: value for key, value in self.base.values.items() if key not in ("seed", "execution")}
+        said = {key: value for key, value in self.base.values.items() if key not in ("seed", *OUTSIDE)}
         return said | ({} if self.judge == "alike" else {"judge": self.judge})
 
 
@@ -131,7 +132,7 @@ class FromProblem:
 
     def arguments(self) -> dict[str, Any]:
         """What the comparison is known again by: the arguments of ``train`` as texts, and what is learnt."""
-        said = {key: repr(value) for key, value in self.how.items() if key != "executor"}
+        said = {key: repr(value) for key, value in self.how.items() if key not in ("executor", "callbacks")}
         return {"problem": self.known, **said, **({} if self.judge == "alike" else {"judge": self.judge})}
 
     @cached_property

@@ -18,7 +18,7 @@ from fedloom.engine.evaluation import headline_value
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.matrix import TaskMatrix
 from fedloom.engine.rounds import Rounds
-from fedloom.engine.run import Interrupted, Prepared, Progress, Run, prepare, run_folder, summed_up
+from fedloom.engine.run import Interrupted, Prepared, Progress, Run, prepare, run_folder, summed_up, told_of
 from fedloom.engine.selection import All
 from fedloom.engine.setting import Setting, fresh_model
 from fedloom.errors import ConfigError, RunError
@@ -27,10 +27,11 @@ from fedloom.federation.metrics import higher_is_better
 from fedloom.federation.problem import Problem
 from fedloom.methods import Method, method_of, name_of
 from fedloom.report.progress import shown
-from fedloom.storage.folder import CONFIG, HISTORY, MATRIX, SUMMARY, TASK, RunFolder
+from fedloom.storage.folder import CONFIG, HISTORY, MATRIX, SUMMARY, TASK, RunFolder, task_folders
 from fedloom.storage.history import History, Row
 from fedloom.storage.saved import SavedModel, open_saved, refuse_other_model, shapes_of
 from fedloom.storage.store import MemoryStore
+from fedloom.tracking import Tracker, Tracking, tracker_of
 from fedloom.types import Vector
 
 Start = Literal["previous", "fresh"]
@@ -104,6 +105,7 @@ def train_tasks(
     config: dict[str, Any] | None = None,
     label: str | None = None,
     progress: Progress | bool | None = None,
+    callbacks: Sequence[Tracker | str] = (),
     **how: Any,
 ) -> Run:
     """Learn one task after the other, and evaluate the model on all tasks after each.
@@ -121,6 +123,7 @@ def train_tasks(
     * ``label``: what the sequence is called in reports; none: as its method.
     * ``progress``: whether a bar shows the rounds; none: on a terminal and in a notebook. Or your own function, which
       is called after every round, counted over all tasks, with its row of the history and their number.
+    * ``callbacks``: who else is told of the sequence, as of one run: trackers such as ``TensorBoard("logs")``.
 
     The result is the Run of all tasks together: the model after the last, the history with the clocks going on, and
     ``run.matrix``, which has what was forgotten and transferred.
@@ -130,7 +133,8 @@ def train_tasks(
         run = fedloom.train_tasks(problems, fedloom.FedAvg(lr=0.1), rounds=2)
         print(run.matrix.forgetting)
     """
-    lessons = Lessons(_lessons(_tasks(tasks, method, names, how)), start, config, label)
+    trackers = [tracker_of(one) for one in callbacks]
+    lessons = Lessons(_lessons(_tasks(tasks, method, names, how)), start, config, label, callbacks=trackers)
     title = lessons.label or name_of(lessons.tasks[-1].setting.method) if lessons.tasks else ""
     with shown(progress, title) as follow:
         return lessons.run(out, force=force, resume=resume, force_settings=force_settings, progress=follow)
@@ -147,6 +151,8 @@ class Lessons:
     done: Done = lambda config: None
     """Finds the folder of a task of another sequence that has the very settings of one, and the same model before it:
     that is copied instead of learning the task again."""
+    callbacks: Sequence[Tracker] = ()
+    """Who else is told of the sequence, as of one run."""
 
     def run(
         self,
@@ -156,9 +162,12 @@ class Lessons:
         resume: bool = False,
         force_settings: bool = False,
         progress: Progress | None = None,
+        group: str | None = None,
     ) -> Run:
         """Learn all that are left."""
         _check(self.tasks)
+        for tracker in self.callbacks:
+            tracker.check()
         config = self.config or {"made_by": "python", "task": [{"name": task.name} for task in self.tasks]}
         with ExitStack() as exits:
             exits.enter_context(one_thread())
@@ -166,7 +175,13 @@ class Lessons:
             if folder is None:
                 folder = RunFolder(Path(exits.enter_context(TemporaryDirectory(prefix="fedloom-"))), None)
             exits.callback(folder.close)
-            return _Sequence(self, folder, progress, out is not None, force_settings).go()
+            place, label = folder.path if out is not None else None, self.label or name_of(self.tasks[0].setting.method)
+            tracking = exits.enter_context(Tracking(self.callbacks, label, config, place, group))
+            known = _known_rows(folder.path) if self.callbacks else []
+            tracking.begin(lambda: known, known[-1]["round"] if known else -1)
+            run = _Sequence(self, folder, told_of(progress, tracking), tracking, out is not None, force_settings).go()
+            tracking.end(run.summary)
+            return run
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +202,8 @@ class _Sequence:
 
     lessons: Lessons
     folder: RunFolder
-    progress: Progress | None
+    progress: Progress
+    tracking: Tracking
     kept: bool
     force_settings: bool
     scores: list[list[Scores]] = field(default_factory=list)
@@ -211,10 +227,13 @@ class _Sequence:
             self._learn(task, place, saved)
             saved = open_saved(place)
             self.notes += saved.notes
-            if len(self.scores) < number + 2:
+            new = len(self.scores) < number + 2
+            if new:
                 self.scores.append(self._judged((task.setting.method, saved)))
             self._take_in(place, number)
             self._write()
+            if new:
+                self.tracking.further(_on_tasks(self.parts[-1].last))
         assert saved is not None
         summary = self._summary(saved.theta)
         history = History.read(self.folder.file(HISTORY)).rows
@@ -227,7 +246,8 @@ class _Sequence:
 
     def _learn(self, task: Lesson, place: Path, before: SavedModel | None) -> None:
         """One task, from the beginning or from where it was stopped; nothing when it is done."""
-        run = replace(task.run, label=self.lessons.label or name_of(self.tasks[0].setting.method))
+        label = self.lessons.label or name_of(self.tasks[0].setting.method)
+        run = replace(task.run, label=label, callbacks=())
         if before is not None:
             start = before.theta if self.lessons.start == "previous" else None
             written = {"run": f"../{before.folder.name}", "start": start is not None, "sha256": before.sha256}
@@ -242,8 +262,12 @@ class _Sequence:
         if (place / SUMMARY).is_file():
             return
         try:
-            how = {"resume": (place / CONFIG).is_file(), "force_settings": self.force_settings}
-            made = run.run(place, **how, progress=self._following())
+            made = run.run(
+                place,
+                resume=(place / CONFIG).is_file(),
+                force_settings=self.force_settings,
+                progress=self._following(),
+            )
         except Interrupted as stop:
             raise Interrupted(self._place, self.clocks.round + stop.completed) from stop
         self.notes += made.notes
@@ -319,10 +343,8 @@ class _Sequence:
             self.folder.write_json(SUMMARY, summary)
         return summary
 
-    def _following(self) -> Progress | None:
+    def _following(self) -> Progress:
         """The user's progress, told of the rounds of all tasks."""
-        if self.progress is None:
-            return None
         follow, before = self.progress, self.clocks
         total = sum(task.run.rounds for task in self.tasks)
 
@@ -380,6 +402,27 @@ def _check(lessons: list[Lesson]) -> None:
                 f"{_few(known.data.classes)}; tasks share one list of classes, of which each may have a part"
             )
         refuse_other_model(f"the model of the task {first.name!r}", shapes_of(known.model), shapes_of(problem.model))
+
+
+def _known_rows(folder: Path) -> list[Row]:
+    """The rows of a sequence that were recorded before: those of its tasks, with the clocks going on."""
+    found: list[Row] = []
+    clocks = Clocks()
+    for place in task_folders(folder):
+        if not (place / HISTORY).is_file():
+            break
+        rows = [_later(row, clocks) for row in History.read(place / HISTORY).rows]
+        found += [row for row in rows if row["round"] > clocks.round or not found]
+        if rows:
+            clocks = Clocks(**{key: rows[-1][key] for key in asdict(clocks)})
+    return found
+
+
+def _on_tasks(last: Row) -> Row:
+    """Of the last row of a task, what is known only once the model was evaluated on all tasks."""
+    averages = {name: value for name, value in last["evaluation"].items() if name.startswith("average_")}
+    others = {name: value for name, value in last["evaluations"].items() if name.startswith("on ")}
+    return {"round": last["round"], "evaluation": averages, "evaluations": others}
 
 
 def _take_over(other: Path | None, place: Path) -> None:

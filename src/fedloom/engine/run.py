@@ -55,6 +55,7 @@ from fedloom.storage.meta import check_meta
 from fedloom.storage.saved import open_saved, refuse_other_model, saved_model, shapes_of
 from fedloom.storage.seal import Seal, opened, sealed
 from fedloom.storage.store import MemoryStore, open_latest
+from fedloom.tracking import Tracker, Tracking, tracker_of
 from fedloom.types import State, Vector
 
 if TYPE_CHECKING:
@@ -229,6 +230,7 @@ def train(
     config: dict[str, Any] | None = None,
     label: str | None = None,
     progress: Progress | bool | None = None,
+    callbacks: Sequence[Tracker | str] = (),
     checkpoint_seconds: float = 30.0,
     checkpoint_every: int | None = None,
 ) -> Run:
@@ -268,6 +270,8 @@ def train(
     * ``label``: what the run is called in reports; none: as its method.
     * ``progress``: whether a bar shows the rounds; none: on a terminal and in a notebook. Or your own function, which
       is called after every round with its row of the history and the number of rounds.
+    * ``callbacks``: who else is told of the run: trackers such as ``TensorBoard("logs")``, or their names. They change
+      nothing of it, and one that fails is left out.
 
     The result is a Run: the model, the server's state, the history (also as a data frame) and a summary.
 
@@ -298,6 +302,7 @@ def train(
         theta0=_vector(theta0, problem.model),
         config=config,
         label=label,
+        callbacks=[tracker_of(one) for one in callbacks],
         checkpoint_seconds=checkpoint_seconds,
         checkpoint_every=checkpoint_every,
     )
@@ -326,6 +331,8 @@ class Prepared:
     """What its user should know of what it was made from."""
     blind: bool = False
     """Whether nothing but the rows to choose by is looked at: a trial is no verdict."""
+    callbacks: Sequence[Tracker] = ()
+    """Who else is told of it."""
 
     def run(
         self,
@@ -335,12 +342,15 @@ class Prepared:
         resume: bool = False,
         force_settings: bool = False,
         progress: Progress | None = None,
+        group: str | None = None,
     ) -> Run:
         """Do it: the one place where runs come from. Nothing is checked again but whether the work can be done here."""
         executor = self.executor
         if isinstance(executor, str):
             executor = executor_for(executor, self.rounds, self.workers, self.ray_address)
         executor.check()  # before the folder is made
+        for tracker in self.callbacks:
+            tracker.check()
         with ExitStack() as exits:
             exits.enter_context(one_thread())
             folder = run_folder(out, force, resume, self.described())
@@ -356,16 +366,20 @@ class Prepared:
             seal = None if place is None else self._seal(saved)
             run = "" if seal is None else seal.run
             history = exits.enter_context(History(None if place is None else place / HISTORY, run))
+            before = history.rows[-1]["round"] if len(history) else -1
             forced, said = list[str](), list(self.notes)
             if saved is not None and place is not None and seal is not None:
                 forced, more = go_on(place, saved, seal, history, force_settings)
                 said += [saved.note, *more]
             engine = (self.engine or engine_for)(self.setting, executor, store)
-            walk = _Walk(self, engine, history, folder, progress, seal)
+            tracking = exits.enter_context(self._tracking(place, group))
+            tracking.begin(lambda: [] if saved is None else history.rows, before)
+            walk = _Walk(self, engine, history, folder, told_of(progress, tracking), seal)
             walk.start(saved, forced)
             walk.go()
             walk.settle()
             summary = walk.summary()
+            tracking.end(summary)
             found = [*said, *history.notes, walk.deserted, _missed(summary), *_chosen(summary), *notes_on(summary)]
             found += [*_inexact(summary), _diverged(engine) or _risen(history.rows), _undelivered(engine)]
             notes = [note for note in found if note]
@@ -381,9 +395,24 @@ class Prepared:
         refuse_other_model("the model in the folder", there, shapes_of(self.setting.problem.model))
         return replace(seal, run=saved.meta["seal"]["run"]) if "seal" in saved.meta else seal
 
+    def _tracking(self, place: Path | None, group: str | None) -> Tracking:
+        label = self.label or name_of(self.setting.method)
+        return Tracking(self.callbacks, label, self.described(), place, group)
+
     def described(self) -> dict[str, Any]:
         """What the run's folder says of it in config.toml."""
         return self.config or _python_config(self.setting, self.rounds)
+
+
+def told_of(progress: Progress | None, tracking: Tracking) -> Progress:
+    """Tells of a round who shows it, and who tracks it."""
+
+    def told(row: Row, rounds: int) -> None:
+        tracking.row(row)
+        if progress is not None:
+            progress(row, rounds)
+
+    return told
 
 
 def prepare(problem: Problem, method: Method, *, rounds: int, **how: Any) -> Prepared:
@@ -607,7 +636,9 @@ class _Walk:
         row["wall_seconds"] = clocks.wall_seconds = self.wall_before + time.perf_counter() - self.started
         self.history.append(row)
         if self.progress is not None:
+            told = time.perf_counter()
             self.progress(row, self.run.rounds)
+            self.started += time.perf_counter() - told  # who is told of a run takes no time of it
 
     @cached_property
     def watched(self) -> Evaluation | None:

@@ -18,6 +18,8 @@ from fedloom.experiment.settings import Settings
 
 RENAMED = {("method", "most"): "max_iterations"}
 """Settings that have another name now."""
+OUTSIDE = ("execution", "tracking")
+"""Sections that decide nothing of a result."""
 
 
 def with_new_names(settings: Settings, quiet: bool = False) -> Settings:
@@ -45,11 +47,11 @@ def first_name(key: str, method: str) -> str:
 
 
 def essence(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without those that are as usual anyway, and without where the work is done; tasks and all."""
+    """Settings without those that are as usual anyway, and without those ``OUTSIDE``; tasks and all."""
     settings = with_new_names(Settings(dict(values)), quiet=True).values
     found = _unusual({key: value for key, value in settings.items() if key not in SECTIONS}, Form.of(Top, ""))
     for key, form_of in SECTIONS.items():
-        section = settings.get(key)
+        section = None if key in OUTSIDE else settings.get(key)
         if isinstance(section, list):
             found[key] = [_unusual(one, form_of(one)) if isinstance(one, dict) else one for one in section]
         elif isinstance(section, dict):
@@ -60,7 +62,7 @@ def essence(values: Mapping[str, Any]) -> dict[str, Any]:
         table = found.get(section)
         if isinstance(table, dict) and new in table and _moved(section, table, old, new):
             table[old] = table.pop(new)
-    return {key: value for key, value in found.items() if value not in ({}, []) and key != "execution"}
+    return {key: value for key, value in found.items() if value not in ({}, [])}
 
 
 def alike(there: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:

@@ -84,6 +84,7 @@ class Experiment(Runnable):
             plan is not None and plan.division.leaves_out,
         )
         execution = sections.read_execution(faults)
+        self.trackers = sections.read_tracking(faults)
         faults.stop()
         chooses = _sure(schedule).patience is not None or isinstance(_sure(top).decision, str)
         self.data_plan, self.model_plan = _sure(plan).choosing() if chooses else _sure(plan), _sure(model)
@@ -247,13 +248,14 @@ class Experiment(Runnable):
             **sections.written_channel(self.channel, self.settings),
             "evaluation": evaluations[0] if len(evaluations) == 1 else evaluations,
             "execution": self.execution.resolved(),
+            **sections.written_tracking(self.trackers),
         }
 
     def prepared(self, label: str | None = None) -> Prepared:
         """The run, checked as a whole and ready to begin."""
         self.check()
         rounds = _sure(self.top.rounds)
-        how = self.execution.arguments(rounds)
+        how = self.execution.arguments(rounds) | {"callbacks": self.trackers}
         notes = () if self.prior is None else self.prior.notes
         return Prepared(self.setting(), rounds, config=self.resolved(), label=label or self.label, notes=notes, **how)
 

@@ -36,6 +36,7 @@ class Runnable(ABC):
         force_settings: bool = False,
         progress: Progress | None = None,
         label: str | None = None,
+        group: str | None = None,
         done: Iterable[Path] = (),
     ) -> Run:
         """Run it, after it was checked as a whole.
@@ -45,6 +46,7 @@ class Runnable(ABC):
         * ``force_settings``: go on also where settings, data or files were changed since, and write that down.
         * ``progress``: called after every round with its row of the history and the number of rounds.
         * ``label``: what the run is called in reports; none: its name in the settings, or its method's.
+        * ``group``: what trackers are told that the run is a part of, such as a comparison.
         * ``done``: for tasks in sequence, folders of tasks of other sequences: one with the very settings of a task,
           and the same model before it, is copied instead of learning that task again.
 
@@ -54,7 +56,7 @@ class Runnable(ABC):
             run.frame()["accuracy"]
         """
         how = {"force": force, "resume": resume, "force_settings": force_settings, "progress": progress}
-        return self._perform(label, done, out=out, **how)
+        return self._perform(label, done, out=out, group=group, **how)
 
     def start(self, place: Path, force: bool = False) -> dict[str, Any] | None:
         """How ``run`` is to begin in a folder: afresh, or on from where it stopped; None when it is done there.

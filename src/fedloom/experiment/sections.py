@@ -31,6 +31,7 @@ from fedloom.federation.streams import Stream
 from fedloom.methods import REGISTER, Method, lookup
 from fedloom.methods.method import inner_methods
 from fedloom.register import OWN, Register
+from fedloom.tracking import TRACKERS, Tracker, name_of
 from fedloom.trust import refuse_strangers
 from fedloom.types import Count, Fraction, Key, NonNegative
 
@@ -393,6 +394,40 @@ def read_execution(faults: Faults) -> Execution | None:
     return Execution(**read)
 
 
+def read_tracking(faults: Faults) -> list[Tracker]:
+    """Who is told of the run; in a folder that may be a stranger's, no place that it names is written to."""
+    values = faults.settings.values.get("tracking", [])
+    listed = isinstance(values, list)
+    tables = values if listed else [values]
+    if not _tables(tables, ("tracking",), faults):
+        return []
+    found: list[Tracker] = []
+    for index, table in enumerate(tables):
+        at: Key = ("tracking", index) if listed else ("tracking",)
+        name = table.get("name")
+        if name is None:
+            faults.add(at, f"has no name; choose {TRACKERS.words()}")
+            continue
+        made = faults.find(TRACKERS, name, (*at, "name"))
+        read = None if made is None else faults.read(SECTIONS["tracking"](table), _without(table, "name"), at)
+        if made is None or read is None:
+            continue
+        for key, value in read.items():
+            if isinstance(value, str) and value != SECTIONS["tracking"](table).fields[key].default:
+                refuse_strangers(value, f"track the run by {name}, {key} = {value!r}")
+        found.append(made(**read).placed(faults.settings.folder_of(at)))
+    return found
+
+
+def written_tracking(trackers: Sequence[Tracker]) -> dict[str, Any]:
+    """The section with nothing left open; nothing of a run that nobody tracks."""
+    tables = []
+    for tracker in trackers:
+        name = name_of(tracker)
+        tables.append({"name": name, **_written(tracker, SECTIONS["tracking"]({"name": name}))})
+    return {"tracking": tables} if tables else {}
+
+
 def resolved_evaluation(evaluation: Evaluation, metrics: Sequence[str]) -> dict[str, Any]:
     """An [evaluation] section with nothing left open."""
     return _written(evaluation, SECTIONS["evaluation"]({}), metrics=list(metrics))
@@ -485,5 +520,6 @@ SECTIONS: dict[str, FormOf] = {
     "channel": _named(TRANSFORMS, lambda name: Form.of(TRANSFORMS.find(name), f"the channel step {name!r}")),
     "evaluation": _fields_of(Evaluation, "the evaluation", "reference"),
     "execution": _fields_of(Execution, "the execution", "options"),
+    "tracking": _named(TRACKERS, lambda name: Form.of(TRACKERS.find(name), f"the tracker {name!r}")),
 }
 """The sections of a file, and which settings each has."""

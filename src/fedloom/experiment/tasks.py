@@ -115,7 +115,8 @@ class TaskSequence(Runnable):
     def _perform(self, label: str | None, done: Iterable[Path], **how: Any) -> Run:
         tasks = [Lesson(name, e.prepared()) for name, e in zip(self.names, self.experiments, strict=True)]
         finished = partial(_finished, list(done))
-        return Lessons(tasks, self.continual.start, self.resolved(), label or self.label, finished).run(**how)
+        settings, callbacks = self.resolved(), self.base.trackers
+        return Lessons(tasks, self.continual.start, settings, label or self.label, finished, callbacks).run(**how)
 
     def _settings_in(self, place: Path) -> Iterator[dict[str, Any]]:
         return settings_in(place, lambda there: TaskSequence(there, self.shelf))

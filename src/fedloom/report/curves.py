@@ -104,6 +104,17 @@ def measure_curves(groups: Sequence[Group]) -> Curves:
     return _curves(groups, reads | ages)
 
 
+def arrival_curves(groups: Sequence[Group], total: float | None) -> Curves:
+    """How many training rows have arrived along the run, and which share that is of so many in all."""
+
+    def share(row: Row) -> float | None:
+        came = number(row.get("arrived"))
+        return None if came is None or not total else came / total
+
+    reads: dict[str, dict[str, Read]] = {"rows_arrived": {"value": lambda row: number(row.get("arrived"))}}
+    return _curves(groups, reads | {"share_of_all_rows": {"value": share}})
+
+
 def _of(part: str, name: str) -> Read:
     return lambda row: number(section(row, part).get(name))
 

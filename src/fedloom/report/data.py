@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from fedloom.report.charts import Chart, Choice, drawn_figures
 from fedloom.report.groups import Group, every_run, flatten
-from fedloom.report.labels import label_picture
+from fedloom.report.kinds import columns_of, parties_text
+from fedloom.report.labels import column_picture, label_picture
 from fedloom.report.runs import RunRecord, number, section
 from fedloom.report.words import counted, name_text, plain, plural, range_text, text
 
@@ -52,6 +53,10 @@ def data_text(run: RunRecord) -> str:
     settings = section(run.config, "data")
     clients = run.data.get("clients") or settings.get("clients")
     parts = [data_name(run)]
+    if columns_of(run.data):
+        held = columns_of(run.data)
+        each = f" with {' + '.join(map(str, held))} columns" if len(held) <= _MOST_PARTITIONS else ""
+        return f"{parts[0]}, {len(held):,} parties{each}"
     if clients:
         parts.append(plural(int(clients), "client"))
     partition = settings.get("partition")
@@ -67,7 +72,7 @@ def data_text(run: RunRecord) -> str:
 def _distinct(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
     """The data of these runs, each once, under a name that tells them apart."""
     seen: dict[str, list[RunRecord]] = {}
-    for run in every_run(groups):
+    for run in chain.from_iterable(run.parts or (run,) for run in every_run(groups)):
         if run.data:
             seen.setdefault(json.dumps(run.data, sort_keys=True, default=str), []).append(run)
     alike = len({data_text(runs[0]) for runs in seen.values()}) == 1
@@ -87,13 +92,19 @@ def _seeds(runs: list[RunRecord]) -> str:
 
 def _row(data: dict[str, Any]) -> dict[str, str]:
     row = {}
+    shared = columns_of(data)
     for split, sizes in section(data, "sizes").items():
+        if shared and isinstance(sizes, list) and sizes:
+            row[f"{name_text(split)} rows"] = text(counted, max(number(size) or 0 for size in sizes))
+            continue
         known = [value for size in sizes if (value := number(size)) is not None] if isinstance(sizes, list) else []
         if known:
             some = f", first {len(sizes):,} clients" if len(sizes) < (number(data.get("clients")) or 0) else ""
             row[f"{name_text(split)} rows{some}"] = text(counted, sum(known))
             if split == "train":
                 row["Rows a client"] = range_text(known)
+    if shared:
+        row["Parties"], row["Columns a party"] = str(len(shared)), range_text(shared)
     if data.get("classes"):
         row["Labels"] = str(len(data["classes"]))
     for key, entry in flatten(section(data, "heterogeneity")).items():
@@ -104,11 +115,22 @@ def _row(data: dict[str, Any]) -> dict[str, str]:
 
 def _chart(data: dict[str, dict[str, Any]], partitions: int) -> Chart | None:
     partition = Choice("data", "Data", {name: name for name in data})
-    drawing = drawn_figures([partition], lambda name: label_picture(data[name]))
+    drawing = drawn_figures(
+        [partition], lambda name: column_picture(data[name], columns_of(data[name])) or label_picture(data[name])
+    )
     if drawing is None:
         return None
     first = data[next(iter(drawing.choices[0].options))]
     clients = first.get("clients", "all")
+    if columns_of(first):
+        held = f"Columns of each party: {parties_text(first)}."
+        return Chart(
+            "labels",
+            drawing,
+            held,
+            "All parties have the same rows; each holds so many columns.",
+            heading="Who has what",
+        )
     return Chart(
         "labels",
         drawing,

@@ -145,11 +145,15 @@ def by_the_clock(groups: Sequence[Group]) -> bool:
 
 
 def settings(config: dict[str, Any]) -> dict[str, object]:
-    """The settings that make an experiment what it is, flat: ``{"method.lr": 0.1}``; not its name, repeat, executor."""
+    """The settings that make an experiment what it is, flat: ``{"method.lr": 0.1}``; not what it is
+    called, its repeat, executor or trackers.
+    """
     return {
         key: value
         for key, value in flatten(config).items()
-        if key != "name" and not key.startswith("execution.") and key.rpartition(".")[2] not in _REPEATS
+        if key not in ("name", "tracking")
+        and not key.startswith(("execution.", "tracking."))
+        and key.rpartition(".")[2] not in _REPEATS
     }
 
 

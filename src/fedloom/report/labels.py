@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedloom.report.curves import thin
-from fedloom.report.look import canvas, colour, heat_map, meta, numbers, plain_text
+from fedloom.report.look import bar_style, canvas, colour, heat_map, meta, numbers, plain_text
 from fedloom.report.runs import client_name, number, section
 
 if TYPE_CHECKING:
@@ -39,6 +39,20 @@ def label_picture(data: dict[str, Any]) -> Figure | None:
     figure.update_yaxes(title_text="Rows", row=1, col=1)
     figure.update_xaxes(showgrid=False, range=[-0.6, clients - 0.4], **_ticks(names, 24))
     figure.update_xaxes(title_text="Client", row=1 + heat, col=1)
+    return figure
+
+
+def column_picture(data: dict[str, Any], columns: list[int]) -> Figure | None:
+    """How many columns each party holds; None where clients have rows of their own."""
+    if not columns:
+        return None
+    names = [plain_text(client_name(data, party)) for party in range(len(columns))]
+    figure = canvas(height=260)
+    figure.add_bar(
+        x=names, y=columns, name="columns", hovertemplate="%{x}: %{y} columns<extra></extra>", **bar_style(0)
+    )
+    figure.update_xaxes(title_text="Party", type="category", showgrid=False)
+    figure.update_yaxes(title_text="Columns", rangemode="tozero")
     return figure
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from fedloom.report.again import resume_command
 from fedloom.report.data import data_name, data_text
 from fedloom.report.groups import Group, direction, every_run, headline, mean_and_std, metric_names
+from fedloom.report.kinds import columns_of, is_vertical, tasks_text
 from fedloom.report.runs import RunRecord, number, section
 from fedloom.report.table import is_bound
 from fedloom.report.words import lower_first, name_text, plain, plural, range_text, sized, spread_text, text, timed
@@ -48,7 +49,7 @@ def default_title(groups: Sequence[Group]) -> str:
 
 def facts(groups: Sequence[Group]) -> list[str]:
     """What was run; only what all runs share."""
-    tellers = (data_text, base_rate, _decision, _model, _per_round, _fleet, _channel)
+    tellers = (data_text, tasks_text, base_rate, _decision, _model, _per_round, _fleet, _channel)
     shared = [_shared(groups, tell) for tell in tellers]
     return [*filter(None, shared), _how_many(groups)]
 
@@ -86,6 +87,7 @@ def cards(groups: Sequence[Group]) -> list[Card]:
         _metric_card(groups, name, statistic, what)
         for name in metric_names(groups)[:1]
         for statistic, what in ((headline(groups, name), ""), ("worst_tenth", "worst tenth"))
+        if not what or not is_vertical(groups)
     ]
     rounds = range_text([run.rounds for run in every_run(groups)])
     return [*filter(None, metrics), Card("Rounds", rounds, _shared(groups, _per_round)), *_cost_cards(groups)]
@@ -146,6 +148,8 @@ def _channel(run: RunRecord) -> str:
 
 def _evaluation(run: RunRecord) -> str:
     told = run.judged
+    if told and columns_of(run.data):
+        return f"Evaluated: the prediction of all parties together, {told.get('split', 'test')} split."
     return f"Evaluated: {_model_words(told)}, {_rows_words(told)}." if told else ""
 
 
@@ -178,8 +182,9 @@ def _metric_card(groups: Sequence[Group], metric: str, statistic: str, what: str
     if len(groups) == 1:
         mean, std, group = known[0]
         spread = mean_and_std(group.finals(metric, "std"))[0]
-        over = f"spread over clients {text(plain, spread)}" if spread is not None else ""
-        if statistic == "pooled":
+        differ = spread is not None and not is_vertical(groups)
+        over = f"spread over clients {text(plain, spread)}" if differ else ""
+        if statistic == "pooled" and differ:
             mean_over = mean_and_std(group.finals(metric, "mean"))[0]
             over = f"pooled; {text(plain, mean_over)} ± {text(plain, spread)} over clients"
         over = "mean of the clients that fare worst" if what else over

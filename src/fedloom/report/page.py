@@ -13,8 +13,8 @@ from fedloom.report.groups import Group, Target, every_run, group_runs, headline
 from fedloom.report.html import render, render_page, write_page
 from fedloom.report.runs import find_runs
 from fedloom.report.sections import chart_sections
+from fedloom.report.story import story
 from fedloom.report.table import Results
-from fedloom.report.verdict import verdict
 
 
 def write_report(
@@ -85,7 +85,7 @@ def _render(groups: Sequence[Group], target: Target | None, title: str | None, a
         facts=lead.facts(groups),
         evaluated=lead.evaluated(groups),
         notices=lead.notices(groups),
-        verdict=verdict(groups),
+        verdict=story(groups),
         cards=lead.cards(groups),
         table=Results.of(groups, target),
         sections=sections,

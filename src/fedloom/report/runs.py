@@ -41,6 +41,8 @@ class RunRecord:
     summary: dict[str, Any]
     matrix: dict[str, Any] = field(default_factory=dict)
     """Of tasks in sequence: how good the model was on each task after each."""
+    parts: tuple[RunRecord, ...] = ()
+    """The tasks of a sequence, each a run of its own that is named as the task; without their histories."""
     misfits: tuple[str, ...] = ()
     """What in the folder does not fit what: files that were changed since, or are of another run."""
 
@@ -90,10 +92,7 @@ class RunRecord:
     @property
     def planned_rounds(self) -> int | None:
         """How many rounds the settings ask for."""
-        rounds, tasks = self.config.get("rounds"), self.config.get("task")
-        if isinstance(rounds, int) and isinstance(tasks, list):
-            return sum(int(task.get("rounds", rounds)) for task in tasks)
-        return rounds if isinstance(rounds, int) else None
+        return planned_rounds(self.config)
 
     @cached_property
     def asynchronous(self) -> bool:
@@ -144,6 +143,15 @@ class RunRecord:
         """A cumulative clock at the end, by its name in the history: bytes_up, simulated_seconds, …"""
         told = (number(row.get(name)) for row in (self.summary, *self.history[-1:]))
         return next((value for value in told if value is not None), None)
+
+
+def planned_rounds(config: dict[str, Any]) -> int | None:
+    """How many rounds settings ask for, those of all tasks together."""
+    rounds, tasks = config.get("rounds"), config.get("task")
+    if isinstance(rounds, int) and isinstance(tasks, list):
+        own = [task.get("rounds", rounds) if isinstance(task, dict) else rounds for task in tasks]
+        return sum(count if isinstance(count, int) else rounds for count in own)
+    return rounds if isinstance(rounds, int) else None
 
 
 def section(table: dict[str, Any], key: str) -> dict[str, Any]:
@@ -208,9 +216,21 @@ def read_run(folder: str | Path) -> RunRecord:
         data=_read_json(folder / "data.json"),
         history=_read_history(folder / HISTORY, complete=bool(summary)),
         summary=summary,
-        matrix=_read_json(folder / "matrix.json"),
+        matrix=(matrix := _read_json(folder / "matrix.json")),
+        parts=_read_tasks(folder, matrix),
         misfits=tuple(misfits(folder)),
     )
+
+
+def _read_tasks(folder: Path, matrix: dict[str, Any]) -> tuple[RunRecord, ...]:
+    """What is known of the data of each task, by the task's name."""
+    tasks = matrix.get("tasks")
+    found = []
+    for at, task in enumerate(tasks if isinstance(tasks, list) else [], 1):
+        place = folder / f"task-{at}"
+        if data := _read_json(place / "data.json"):
+            found.append(RunRecord(place, {}, "", {**data, "name": f"{data.get('name', 'data')}, {task}"}, [], {}))
+    return tuple(found)
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fedloom.report import classes, continual, features, fleet, plots
+from fedloom.report import classes, continual, features, fleet, kinds, plots
 from fedloom.report.charts import Chart, Choice, drawn_curves, drawn_figures
 from fedloom.report.curves import Curves, measure_curves, metric_curves
 from fedloom.report.groups import Group, headline, mean_and_std, metric_names
@@ -31,7 +31,8 @@ def chart_sections(groups: Sequence[Group]) -> list[Section]:
     found = [
         _section("tasks", "Tasks in sequence", _tasks(groups)),
         learning_section(groups),
-        _section("clients", "Spread over clients", _clients(groups), _spread_along(groups)),
+        _section("arrivals", "Rows that arrive", _arrivals(groups)),
+        _section("clients", "Spread over clients", *_over_clients(groups)),
         _section("classes", "Classes and probabilities", _confusion(groups), _calibration(groups)),
         _section("participation", "Participation", _participation(groups)),
         _section("fleet", "The fleet in time", _fleet(groups)),
@@ -45,8 +46,7 @@ def learning_section(
     groups: Sequence[Group], key: str = "curves", heading: str = "Learning curves", chart: str = "learning"
 ) -> Section:
     """The learning curves; ``key`` and ``chart`` are names that nothing else on the page has."""
-    pooled = any(headline(groups, name) == "pooled" for name in metric_names(groups)[:1])
-    curves = metric_curves(groups, ("pooled", "weighted", "mean") if pooled else ("weighted", "mean"))
+    curves = _evaluated(groups)
     if not curves.lines:
         return Section(key, heading, (), missing="No round has been evaluated yet.")
     drawn = Chart(
@@ -54,9 +54,52 @@ def learning_section(
         drawn_curves(curves, "Metric"),
         f"Learning curves. {_finals(groups, next(iter(curves.lines)))}",
         "Choose the clock that counts for you: rounds, time, bytes or gradient evaluations."
+        + _in_sequence(groups)
         + _how_to_read(groups, curves),
     )
     return Section(key, heading, (drawn,))
+
+
+def _evaluated(groups: Sequence[Group]) -> Curves:
+    """Every metric along the run; of tasks in sequence that of the task being learnt first, for it has every round."""
+    pooled = any(headline(groups, name) == "pooled" for name in metric_names(groups)[:1])
+    together = ("pooled", "weighted") if pooled else ("weighted",)
+    curves = metric_curves(groups, together if kinds.is_vertical(groups) else (*together, "mean"))
+    if not kinds.is_sequence(groups):
+        return curves
+    return replace(curves, lines=dict(sorted(curves.lines.items(), key=lambda line: line[0].startswith("average_"))))
+
+
+def _in_sequence(groups: Sequence[Group]) -> str:
+    """Which task the rounds of a sequence are about, where all have the same."""
+    if not kinds.is_sequence(groups):
+        return ""
+    run = groups[0].runs[0]
+    ends = {row["task"]: row["round"] for row in run.history if isinstance(row.get("task"), int)}
+    tasks = kinds.task_names(run)
+    if sorted(ends) != list(range(1, len(tasks) + 1)):
+        return ""
+    until = ", ".join(f"{task} up to round {ends[at]:,}" for at, task in enumerate(tasks, 1))
+    return f" Each round is evaluated on the task being learnt: {until}."
+
+
+def _arrivals(groups: Sequence[Group]) -> Chart | None:
+    curves = kinds.arrivals(groups)
+    if curves is None or not curves.lines:
+        return None
+    said = kinds.said(groups)[-1:]
+    return Chart(
+        "arrivals",
+        drawn_curves(curves, "Shown"),
+        f"Training rows that have arrived at the clients along the run. {' '.join(said)}",
+        "Training rows that all clients together have been given so far; what has not arrived is not trained on."
+        + _how_to_read(groups, curves),
+    )
+
+
+def _over_clients(groups: Sequence[Group]) -> tuple[Chart | None, ...]:
+    """Parties that predict together do not differ."""
+    return () if kinds.is_vertical(groups) else (_clients(groups), _spread_along(groups))
 
 
 def _section(key: str, heading: str, *charts: Chart | None) -> Section:

@@ -20,6 +20,7 @@ from fedloom.report.groups import (
     metric_names,
     settings,
 )
+from fedloom.report.kinds import MEASURES, is_sequence, is_vertical
 from fedloom.report.runs import RunRecord
 from fedloom.report.words import MISSING, Kind, counted, lower_first, name_text, plain, sized, spread_text, text, timed
 
@@ -194,11 +195,14 @@ class Results:
     @staticmethod
     def of(groups: Sequence[Group], target: Target | None = None) -> Results:
         """What is known of these groups, with the way to a target."""
-        shown = columns(groups, target)
+        found = columns(groups, target)
+        kept = [at for at, column in enumerate(found) if _matters(column, groups)]
+        shown = [found[at] for at in kept]
         goal = next((column.goal for column in shown if column.goal), "")
         names = {"quality": "Quality", "clients": "Over clients", "target": f"To {goal}", "cost": "Cost"}
         headings = [(names[key], len(list(some))) for key, some in groupby(shown, lambda column: column.heading)]
-        return Results(headings, shown, list(zip(groups, cells(groups, target), strict=True)))
+        lines = [[line[at] for at in kept] for line in cells(groups, target)]
+        return Results(headings, shown, list(zip(groups, lines, strict=True)))
 
     @property
     def repeated(self) -> bool:
@@ -209,6 +213,13 @@ class Results:
     def marked(self) -> bool:
         """Whether any value is marked as the best."""
         return any(cell.best for _, line in self.lines for cell in line)
+
+
+def _matters(column: Column, groups: Sequence[Group]) -> bool:
+    """Whether a page shows a column: parties that predict together do not differ; tasks are shown by their matrix."""
+    if column.heading == "clients":
+        return not is_vertical(groups) and not is_sequence(groups)
+    return column.heading != "quality" or not is_sequence(groups) or column.key.startswith(MEASURES)
 
 
 def _target_columns(target: Target) -> list[Column]:

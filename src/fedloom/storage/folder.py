@@ -19,6 +19,10 @@ from fedloom.storage.tensors import to_bytes
 
 CONFIG, DATA, HISTORY, SUMMARY, REPORT = "config.toml", "data.json", "history.jsonl", "summary.json", "report.html"
 MATRIX = "matrix.json"
+TRACKING = "tracking.json"
+"""What trackers need to go on with a run."""
+EVENTS = "tensorboard"
+"""The folder of TensorBoard's files."""
 CARD, SCALES = "model.json", "scales.safetensors"
 """How new rows are read, and what the model says of them; the numbers by which they are scaled and filled."""
 FLEET = "fleet.json"
@@ -26,7 +30,7 @@ FLEET = "fleet.json"
 TASK = "task-"
 """How the folders of tasks in sequence begin; a number follows."""
 _CHECKPOINTS = (checkpoint.NEWEST, checkpoint.PREVIOUS, checkpoint.NEXT, checkpoint.DAMAGED)
-_OWN = (CONFIG, SIGNATURE, *_CHECKPOINTS, HISTORY, DATA, SUMMARY, REPORT, MATRIX, FLEET, CARD, SCALES)
+_OWN = (CONFIG, SIGNATURE, *_CHECKPOINTS, HISTORY, DATA, SUMMARY, REPORT, MATRIX, FLEET, CARD, SCALES, TRACKING)
 _UNFINISHED = frozenset({SIGNATURE, *(f"{name}.tmp" for name in _OWN)})
 """What a kill before a file was complete leaves: where nothing else is, no run ever began."""
 
@@ -157,6 +161,12 @@ def _remove_own(path: Path) -> None:
             segment.unlink()
         if not any(memory.iterdir()):
             memory.rmdir()
+    events = path / EVENTS
+    if events.is_dir():
+        for file in [*events.glob("events.out.tfevents.*"), *events.glob(REPORT)]:
+            file.unlink()
+        if not any(events.iterdir()):
+            events.rmdir()
     for task in task_folders(path):
         if lock.is_marked(task):
             _remove_own(task)
