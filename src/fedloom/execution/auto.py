@@ -40,6 +40,10 @@ class Auto(Executor):
         self.worker = worker
         self.inner.open(worker)
 
+    def reopen(self, worker: Worker) -> None:
+        self.worker = worker
+        self.inner.reopen(worker)
+
     def map(self, shared: Message, works: Sequence[Work]) -> Iterator[tuple[int, Any]]:
         started = time.perf_counter()
         yield from self.inner.map(shared, works)

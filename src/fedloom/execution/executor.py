@@ -37,6 +37,10 @@ class Executor(ABC):
     def open(self, worker: Worker) -> None:
         """Make ready to work for this problem, method and channel."""
 
+    def reopen(self, worker: Worker) -> None:
+        """The same for another run after one that is over; what can be kept of it, such as processes, is."""
+        self.open(worker)
+
     @abstractmethod
     def map(self, shared: Message, works: Sequence[Work]) -> Iterator[tuple[int, Any]]:
         """Do the work of each stack; pairs of the work's number and its result, as they are ready.

@@ -15,7 +15,7 @@ class Kept(Executor):
     """Another executor, for several runs one after the other; ``end`` closes it, a run's own ``close`` does not."""
 
     def __init__(self, inner: Executor) -> None:
-        self.inner = inner
+        self.inner, self._opened = inner, False
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -26,7 +26,8 @@ class Kept(Executor):
         self.inner.check()
 
     def open(self, worker: Worker) -> None:
-        self.inner.open(worker)
+        (self.inner.reopen if self._opened else self.inner.open)(worker)
+        self._opened = True
 
     def map(self, shared: Message, works: Sequence[Work]) -> Iterator[tuple[int, Any]]:
         yield from self.inner.map(shared, works)
@@ -37,3 +38,4 @@ class Kept(Executor):
     def end(self) -> None:
         """Give back every process and all memory."""
         self.inner.close()
+        self._opened = False

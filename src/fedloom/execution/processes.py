@@ -36,13 +36,8 @@ class Processes(Executor):
         self.crew: list[_Process] = []
 
     def open(self, worker: Worker) -> None:
-        """Start the processes; those of the run before go on with what is to be done now."""
-        share(worker)
-        if self.crew and not lives_in_main(worker):
-            for process in self.crew:
-                process.turn_to(worker)
-            return
         self.close()
+        share(worker)
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         context = torch.multiprocessing.get_context(method)
         if method == "forkserver":
@@ -54,6 +49,14 @@ class Processes(Executor):
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             self.close()
             raise unsendable("worker processes", error) from error
+
+    def reopen(self, worker: Worker) -> None:
+        if not self.crew or lives_in_main(worker):
+            self.open(worker)
+            return
+        share(worker)
+        for process in self.crew:
+            process.turn_to(worker)
 
     def map(self, shared: Message, works: Sequence[Work]) -> Iterator[tuple[int, Any]]:
         if not self.crew:
