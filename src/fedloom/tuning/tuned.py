@@ -229,8 +229,10 @@ def from_settings(base: Settings) -> tuple[FromSettings, int]:
     """Settings as the source of trials: with validation rows, unless the user said how many."""
     for key in _PATHS:
         given = base.get(key)
-        if isinstance(given, str):  # so that a folder alone tells, wherever it is gone on from
-            base.set(Override(".".join(key), str((base.folder_of(key) / given).resolve()), base.place(key) or ""))
+        paths = given if isinstance(given, list) else [given]
+        if all(isinstance(path, str) for path in paths):  # so that a folder alone tells, wherever it is gone on from
+            placed = [str((base.folder_of(key) / path).resolve()) for path in paths]
+            base.set(Override(".".join(key), placed if isinstance(given, list) else placed[0], base.place(key) or ""))
     if base.get(("data", "validation")) is None:
         base.set(Override("data.validation", VALIDATION, ""))
     return FromSettings(base), first_seed(base)

@@ -211,7 +211,7 @@ class Walk:
             engine=self.tuning.stopwatch.engine,
             executor=self.tuning.executor(ready),
         )
-        run = stretch.run(place, **how)
+        run = stretch.run(place, group=self.folder.parent.name, **how)
         best = run.summary.get("best", {}).get("value")
         return run.history[-1], run.summary["stopped"] != "rounds", run.summary["theta_sha256"], best
 
@@ -233,7 +233,11 @@ class Walk:
         course = self.tuning.waiting((self.one.label, number, seed))
         if course is not None and "resume" not in how:
             return course.keep(place, ready.described(), label)
-        summary = replace(ready, label=label, engine=self.tuning.stopwatch.engine).run(place, **how).summary
+        summary = (
+            replace(ready, label=label, engine=self.tuning.stopwatch.engine)
+            .run(place, group=self.folder.parent.name, **how)
+            .summary
+        )
         known = self.ledger.outcomes.get((self.one.label, number, seed, self.own.rounds))
         wanted = "" if known is None or ready.setting.schedule.patience is not None else known.theta_sha256
         if wanted not in ("", summary["theta_sha256"]):
