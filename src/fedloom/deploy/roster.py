@@ -36,6 +36,8 @@ class Roster:
         self.cards: list[Card] = []
         self.nodes: dict[int, int] = {}
         """The node of each client, by the client's number."""
+        self.agreed = Agreed()
+        """How all nodes read their rows."""
         self.strangers: dict[int, str] = {}
         """Nodes that cannot take part, and why."""
         self._asked: dict[int, tuple[str, float]] = {}
@@ -48,10 +50,17 @@ class Roster:
             saved = json.loads(self.path.read_text())
         self.run = saved["run"]
         self.cards = [Card.read(client, self.rows) for client in saved["clients"]]
+        self.agreed = Agreed.read(saved["agreed"]) if "agreed" in saved else Agreed()
 
     def save(self) -> None:
-        """Writes the numbers down."""
-        write_json(self.path, {"run": self.run, "clients": [card.tree() for card in self.cards]})
+        """Writes the numbers down, and what was agreed."""
+        clients = [card.tree() for card in self.cards]
+        write_json(self.path, {"run": self.run, "clients": clients, "agreed": self.agreed.tree()})
+
+    @cached_property
+    def terms_of_reading(self) -> RecordDict:
+        """What was agreed, as it is sent with every message."""
+        return encode(self.agreed.tree())
 
     def data(self) -> FederatedData:
         """The federation as it is known now: the same object until somebody joins."""
