@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from fedloom.federation.blocks import Blocks
 from fedloom.federation.data import Task
 from fedloom.federation.encoding import Encoding
 from fedloom.federation.scale import Scale
+
+if TYPE_CHECKING:
+    from fedloom.data.survey import Fate
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -29,7 +32,8 @@ class Table:
     for. Natural clients whose rows come from files of their own are ``apart``: each is split by its name and its own
     rows alone, as it would split them by itself. ``scaling`` is done once it is known which rows are for training; it
     also fills features that are missing (NaN), which no other table may have. ``encoding`` is how the columns of a file
-    became features, ``units`` how they were standardised before anybody owned a row.
+    became features, ``fates`` what became of each of them, ``units`` how they were standardised before anybody owned a
+    row.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Table:
     scaling: Scaling | None = None
     encoding: Encoding | None = None
     units: Scale | None = None
+    fates: tuple[Fate, ...] = ()
 
     def __len__(self) -> int:
         return len(self.x)

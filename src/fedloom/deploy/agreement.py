@@ -49,6 +49,11 @@ class Agreed:
             "notes": list(self.notes),
         }
 
+    @property
+    def nothing(self) -> bool:
+        """Whether nobody has agreed on anything yet."""
+        return self.key == _NOTHING
+
     @cached_property
     def key(self) -> str:
         """What tells one agreement from another."""
@@ -85,3 +90,6 @@ def elsewhere(columns: int) -> Scale:
     """The scale of a server whose clients each have their own, which stay with them."""
     nothing = torch.empty(0, columns, dtype=torch.float64)
     return Scale(nothing, nothing, torch.zeros(columns, dtype=torch.float64))
+
+
+_NOTHING = Agreed().key

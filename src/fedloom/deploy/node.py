@@ -17,7 +17,7 @@ from fedloom.deploy.apps import EXPERIMENT
 from fedloom.deploy.codec import Tree, encode, unbundle
 from fedloom.deploy.link import NONCE
 from fedloom.deploy.memory import ContextKeeper, FileKeeper, Keeper
-from fedloom.deploy.rows import Device, NodeConfig, alone, device_of
+from fedloom.deploy.rows import Device, NodeConfig, alone, device_of, fleet_experiment
 from fedloom.engine.sealing import rows_sha256
 from fedloom.errors import ConfigError, FedloomError, MessageError
 from fedloom.execution import Worker, one_thread
@@ -51,7 +51,7 @@ class Node:
     @cached_property
     def experiment(self) -> Experiment:
         """What is to be done, as the server has it too."""
-        return Experiment.load(self.folder / EXPERIMENT)
+        return fleet_experiment(self.folder / EXPERIMENT)
 
     @cached_property
     def device(self) -> Device:
@@ -107,6 +107,8 @@ class Node:
 
     def _introduced(self, agreed: Agreed) -> Tree:
         """Who this is: its card, or, before all have agreed on how columns are read, what is in its columns."""
+        if agreed.nothing and (told := self.device.told()) is not None:
+            return {"told": told.as_tree()}
         client = self.config.get("client")
         return {"card": self.device.card(agreed, client if isinstance(client, int) else None).tree()}
 

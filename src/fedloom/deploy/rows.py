@@ -16,17 +16,23 @@ import torch
 from torch import Tensor
 
 from fedloom.data import Table
+from fedloom.data.apart import Told, load_own, told_of
 from fedloom.data.federate import Divided, divide
-from fedloom.data.scaling import planned
+from fedloom.data.files import Known
+from fedloom.data.paths import stem
+from fedloom.data.scaling import Scaling, planned
 from fedloom.deploy.agreement import Agreed
 from fedloom.deploy.card import Card
 from fedloom.deploy.codec import Tree
 from fedloom.errors import ConfigError, DataError, MessageError
 from fedloom.experiment import Experiment
 from fedloom.experiment.experiment import Shelf
+from fedloom.experiment.settings import Settings
 from fedloom.federation.data import SOURCE, TARGET, FederatedData
 from fedloom.federation.ragged import Ragged
 
+PLACE = "rows-of-each-node.csv"
+"""Stands for the path of the data where every node has a file of its own."""
 MODULE = "data.py"
 """The file beside the experiment that loads a device's own rows; without it there is a rehearsal on [data]."""
 NodeConfig = Mapping[str, Any]
@@ -44,6 +50,10 @@ class Device(ABC):
     config: NodeConfig
     client = 0
     """Its number among the clients of what it reads."""
+
+    def told(self) -> Told | None:
+        """What it tells of its columns before all agree on how they are read; None: there is nothing to agree on."""
+        return None
 
     @abstractmethod
     def _divided(self, agreed: Agreed) -> Divided:
@@ -174,13 +184,75 @@ class Loaded(Own):
 
     def table(self, agreed: Agreed) -> Table:
         """As the module loads it, scaled as the experiment says, unless the table itself says how."""
-        return self._loaded[0]
+        table, said = self._loaded[0], file_settings(self.experiment)
+        if more := sorted(set(said) - {"scaling", "scaling_by"}):
+            raise ConfigError(
+                f"data.{more[0]} says how a node reads a file, but {MODULE} loads the rows here: leave it out, or "
+                f"remove {MODULE}"
+            )
+        if table.scaling is None and said.get("scaling", "auto") not in ("auto", "none"):
+            table = replace(table, scaling=Scaling(said["scaling"], said.get("scaling_by", "all")))
+        return table
+
+
+class OwnFile(Own):
+    """A file on this device, which the experiment's [data] section says how to read."""
+
+    @property
+    def path(self) -> Path:
+        """The file that the node was started with."""
+        path = self.config.get("rows")
+        if not isinstance(path, str) or not path:
+            raise ConfigError(
+                f"the node's rows = {path!r} is no file; start it with node.sh NAME ROWS (--node-config \"name='…' "
+                f"rows='FILE'\"), or write a {MODULE} that loads its rows"
+            )
+        return Path(path)
+
+    @property
+    def name(self) -> str:
+        """As the node is called, or else as its file is."""
+        name = self.config.get("name")
+        return name if isinstance(name, str) and name else stem(self.path)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How a file is read."""
+        return self.experiment.data_plan.options
+
+    def told(self) -> Told | None:
+        """What is in the columns of the file."""
+        return told_of(self.path, self.name, self.options)
+
+    def table(self, agreed: Agreed) -> Table:
+        """The rows, read as all agreed."""
+        known = Known(agreed.encoding, agreed.classes)
+        return load_own(self.path, self.experiment.data_plan.name, self.options, known)
 
 
 def device_of(experiment: Experiment, folder: Path, config: NodeConfig) -> Device:
-    """Where the rows of this device come from: a client of the experiment's data, or the owner's module."""
-    kind = Loaded if (folder / MODULE).is_file() else Simulated
-    return kind(experiment, folder, config)
+    """Where the rows of this device come from: the owner's module, a file, or a client of the experiment's data."""
+    if (folder / MODULE).is_file():
+        return Loaded(experiment, folder, config)
+    return (OwnFile if of_nodes(experiment) else Simulated)(experiment, folder, config)
+
+
+def fleet_experiment(path: Path) -> Experiment:
+    """The experiment of a fleet; without a name or a path of data each node has a file of its own."""
+    written = Settings.read(path).get(("data",))
+    own = not isinstance(written, dict) or not {"name", "path"} & set(written)
+    return Experiment.load(path, {"data.path": PLACE} if own else {})
+
+
+def of_nodes(experiment: Experiment) -> bool:
+    """Whether every node has rows of its own, in the place of those that [data] would load."""
+    return bool(experiment.settings.get(("data", "path")) == PLACE)
+
+
+def file_settings(experiment: Experiment) -> dict[str, Any]:
+    """What an experiment says of how files are read."""
+    said = experiment.settings.get(("data",)) or {}
+    return {key: value for key, value in said.items() if key in experiment.data_plan.options}
 
 
 def alone(data: FederatedData, client: int, place: int) -> FederatedData:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flwr.serverapp import Grid
 
+from fedloom.data.apart import Told, settled
+from fedloom.deploy.agreement import Agreed
+from fedloom.deploy.exchange import Exchange
 from fedloom.deploy.executor import Fleet
 from fedloom.deploy.link import Link
 from fedloom.deploy.roster import Roster
@@ -32,7 +37,9 @@ def serve(grid: Grid, experiment: Experiment, terms: Terms) -> Run:
     roster = Roster(Link(grid), out, terms.rows)
     if resume:
         roster.restore()
-    roster.gather(terms.nodes, terms.wait)
+    roster.gather(terms.nodes, terms.wait, partial(_settled, experiment))
+    if not resume:
+        Exchange(roster, terms).agree()
     experiment = experiment.on(roster.data())
     prepared = experiment.prepared()
     if experiment.fleet != Simulated():
@@ -40,6 +47,15 @@ def serve(grid: Grid, experiment: Experiment, terms: Terms) -> Run:
     setting = replace(prepared.setting, fleet=Simulated(), stack=1, on_error="drop")
     real = replace(prepared, setting=setting, executor=Fleet(roster, terms), config=config)
     return real.run(out, force=terms.force and not resume, resume=resume, progress=_tell)
+
+
+def _settled(experiment: Experiment, told: Mapping[str, Told]) -> Agreed:
+    """How all nodes read their files, from what each tells of its own."""
+    known, notes = settled(told, experiment.data_plan.options)
+    classes = [] if known.classes is None else [f"classes {', '.join(known.classes)}"]
+    columns = [] if known.encoding is None else [f"{len(known.encoding.columns)} columns"]
+    said = " and ".join([*columns, *classes]) or "nothing"
+    return Agreed(known.encoding, known.classes, notes=(f"{said}, as {len(told)} nodes tell", *notes))
 
 
 def refuse(experiment: Experiment) -> None:
