@@ -71,8 +71,8 @@ def test_chosen_feature_columns_stand_in_the_order_that_was_given(tmp_path: Path
 
 def test_standardised_features_have_mean_zero_and_the_note_says_so(tmp_path: Path) -> None:
     table = load_file(saved(frame(), tmp_path, ".csv"), label_column="ill", standardise=True)
-    assert torch.allclose(table.x[:, :2].mean(0), torch.zeros(2), atol=1e-6)
-    assert table.x[:, 2:5].tolist() == torch.eye(3)[[1, 0, 1, 2, 0, 1]].tolist()  # the hospital, not on a scale
+    assert torch.allclose(table.x[:, 3:5].mean(0), torch.zeros(2), atol=1e-6)
+    assert table.x[:, :3].tolist() == torch.eye(3)[[1, 0, 1, 2, 0, 1]].tolist()  # the hospital, not on a scale
     assert any("standardised" in note for note in table.notes)
 
 

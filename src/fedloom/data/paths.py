@@ -24,6 +24,11 @@ def is_table(path: Path) -> bool:
     return is_csv(path) or path.suffix in (".parquet", ".pq", ".npz")
 
 
+def is_columns(paths: Paths) -> bool:
+    """Whether they are tables with columns of cells, and no arrays."""
+    return found_files(paths)[0][0].suffix != ".npz"
+
+
 def stem(path: Path) -> str:
     """What a file is called without its ending: that of north.csv.gz is north."""
     return Path(path.stem).stem if is_csv(path) and path.suffix != ".csv" else path.stem
