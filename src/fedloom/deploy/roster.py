@@ -160,6 +160,9 @@ class Roster:
         """What a node says of itself, or of its columns."""
         if "told" in tree:
             return Told.read_tree(tree["told"])
+        return self._card(tree)
+
+    def _card(self, tree: Tree) -> Card:
         card = Card.read(tree.get("card"), self.rows)
         if card.role == SOURCE and card.sizes["train"] == 0:
             raise ConfigError(f"the node of {card.name!r} has no training rows; give it some, or role='target'")

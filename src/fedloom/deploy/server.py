@@ -41,11 +41,12 @@ def serve(grid: Grid, experiment: Experiment, terms: Terms) -> Run:
     if not resume:
         Exchange(roster, terms).agree()
     experiment = experiment.on(roster.data())
-    prepared = experiment.prepared()
+    prepared = experiment.prepared(config=config)
     if experiment.fleet != Simulated():
         log.warning("the fleet is real: [fleet], which describes a simulated one, is left out")
     setting = replace(prepared.setting, fleet=Simulated(), stack=1, on_error="drop")
-    real = replace(prepared, setting=setting, executor=Fleet(roster, terms), config=config)
+    notes = (*prepared.notes, *roster.agreed.notes)
+    real = replace(prepared, setting=setting, executor=Fleet(roster, terms), notes=notes)
     return real.run(out, force=terms.force and not resume, resume=resume, progress=_tell)
 
 
