@@ -1,7 +1,9 @@
-"""What a fleet agrees on before its first round: columns, classes, scales; so that it trains on the simulator's numbers."""
+"""What a fleet agrees on before its first round: columns, classes, scales, and so the numbers of the simulator."""
 
 from __future__ import annotations
 
+import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from flwr.app import Message
+from flwr.app.message import make_message
 
 sys.path.insert(0, str(Path(__file__).parent))
 from local_grid import LocalGrid, LocalNode
 
 from fedloom.deploy import Terms, serve
+from fedloom.deploy.codec import decode, encode
 from fedloom.deploy.rows import fleet_experiment
 from fedloom.engine.run import Run
+from fedloom.errors import ConfigError, RunError
 from fedloom.experiment import Experiment
 from fedloom.prediction import Predictor
 
@@ -67,7 +74,6 @@ def project(tmp_path: Path, **written: str) -> Path:
     folder.mkdir(parents=True)
     given = {"top": "", "label": "outcome", "task": "binary", "data": "", "model": "mlp", "method": "fedavg"} | written
     leave = "cost" if given["label"] == "outcome" else "outcome"
-    given["data"] = given["data"] if "drop" in given["data"] else given["data"]
     text = EXPERIMENT.format(**given).replace('drop = ["id"]', f'drop = ["id", "{leave}"]')
     (folder / "experiment.toml").write_text(text)
     for number, name in enumerate(NAMES):
@@ -109,10 +115,185 @@ def test_nodes_with_files_of_their_own_train_on_the_numbers_of_the_simulator(tmp
     run, expected = deployed(folder, nodes(folder)), simulated(folder)
     assert run.summary["theta_sha256"] == expected.summary["theta_sha256"]
     assert run.summary["metrics"] == pytest.approx(expected.summary["metrics"], rel=1e-6)
-    new = rows(7).drop(columns=["id", "outcome", "cost"])
-    new.loc[3, "ward"] = "unheard of"
-    with pytest.warns(UserWarning, match="unheard|categories|ward"):
-        ours, theirs = (Predictor.open(folder / out).predict(new) for out in ("run", "simulated"))
+    new = rows(2).drop(columns=["id", "outcome", "cost"])
+    ours, theirs = (Predictor.open(folder / out).predict(new) for out in ("run", "simulated"))
     if case == "none":  # where the simulator fills by the mean of filled rows
         ours, theirs = ours[new["pressure"].notna()], theirs[new["pressure"].notna()]
     pd.testing.assert_frame_equal(ours, theirs, rtol=1e-9)
+
+
+def test_what_was_agreed_is_said_and_kept_and_no_row_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = project(tmp_path)
+    with caplog.at_level(logging.INFO, "flwr"):
+        run = deployed(folder, nodes(folder))
+    said = "standardised by counts, sums and sums of squares of 3 clients"
+    assert f"agreed: {said}" in caplog.messages
+    assert said in run.notes
+    kept = (folder / "run" / "fleet.json").read_text()
+    agreed = json.loads(kept)["agreed"]
+    assert agreed["classes"] == ["died", "lived"]
+    wards = next(column for column in agreed["encoding"] if column["name"] == "ward")
+    assert wards["categories"] == ["emergency", "surgery", "ward 0", "ward 1", "ward 2"]
+    assert not any(identity in kept for identity in rows(0)["id"])
+
+
+def tells(message: Message) -> bool:
+    """Whether a reply has sums of columns."""
+    return set(decode(message.content)) == {"sums", "nonce"}
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_server_that_dies_and_nodes_that_come_back_go_on_with_what_was_agreed(tmp_path: Path) -> None:
+    folder = project(tmp_path, method="scaffold")
+    expected = simulated(folder).summary["theta_sha256"]
+    grid = nodes(folder)
+
+    def dies(message: Message, number: int) -> Message:
+        if number == 4:  # after the two exchanges and a round
+            raise Killed
+        return message
+
+    grid.nodes[102].spoil = dies
+    with pytest.raises(Killed):
+        deployed(folder, grid)
+    asked = [set(), set(), set()]
+    for number, (node, seen) in enumerate(zip(grid.nodes.values(), asked, strict=True)):
+        node.node = None  # a new process, which has forgotten everything but its folder
+        node.spoil = lambda message, _, seen=seen: seen.add(tells(message)) or message
+        (tmp_path / f"{NAMES[number]}.csv").touch()
+    assert deployed(folder, grid).summary["theta_sha256"] == expected
+    assert asked == [{False}] * 3  # nobody was asked for sums again
+
+
+def test_a_node_that_joins_late_reads_its_rows_as_the_others_agreed(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    grid = nodes(folder)
+    grid.nodes[102].online = False
+
+    def arrives(message: Message, number: int) -> Message:
+        grid.nodes[102].online |= number == 3
+        return message
+
+    grid.nodes[100].spoil = arrives
+    with pytest.warns(UserWarning, match=r"'ward' has categories in \d+ rows that were not agreed on"):
+        run = deployed(folder, grid, nodes=2)
+    assert [row["accepted"] for row in run.history[1:]] == [2, 3, 3]
+    agreed = json.loads((folder / "run" / "fleet.json").read_text())["agreed"]
+    assert "of 2 clients" in agreed["notes"][-1]
+    assert "ward 2" not in json.dumps(agreed["encoding"])
+
+
+def spoilt(**changes: Any) -> Any:
+    """The first reply with sums is changed."""
+
+    def spoil(message: Message, number: int) -> Message:
+        tree = decode(message.content)
+        if not tells(message) or number > 1:
+            return message
+        for name, change in changes.items():
+            tree["sums"]["x"][name] = change(tree["sums"]["x"][name])
+        return make_message(message.metadata, content=encode(tree))
+
+    return spoil
+
+
+HOSTILE = {
+    "the count of 'x' is no number": {"count": lambda value: -value},
+    "the count of 'x' is no number of values from 0 to 32": {"count": lambda value: value * 1000},
+    "the total of 'x' is not finite": {"total": lambda value: value * torch.nan},
+    "the total of 'x' is not finite, or larger": {"total": lambda value: value * torch.inf},
+    "the total of 'x' is float32": {"total": lambda value: value.float()},
+    "the total of 'x' is float64 of shape [3], not": {"total": lambda value: value[:3]},
+    "no reply to this question": {"total": lambda value: "much"},
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_sums_that_cannot_be_are_refused_by_name_and_the_others_agree(tmp_path: Path, what: str) -> None:
+    folder = project(tmp_path, model="linear", top="rounds = 1").parent / "app"
+    text = (folder / "experiment.toml").read_text().replace("rounds = 3\n", "")
+    (folder / "experiment.toml").write_text(text)
+    grid = nodes(folder)
+    grid.nodes[101].spoil = spoilt(**HOSTILE[what])
+    run = deployed(folder, grid)
+    assert "of 2 clients; no answer that counts from lyon (" in run.notes[-1]
+    assert what in run.notes[-1]
+    assert all(bool(torch.isfinite(scale).all()) for scale in run.theta)
+
+
+def test_a_run_without_enough_sums_ends_before_its_first_round(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    grid = nodes(folder)
+    for node in grid.nodes.values():
+        node.spoil = lambda message, number: None
+    with pytest.raises(RunError, match=r"0 of 3 nodes told the sums .* graz: no reply within 0.1 seconds"):
+        deployed(folder, grid, deadline=0.1, tries=1)
+    assert not (folder / "run").exists()
+
+
+def test_a_node_with_other_columns_is_named_before_any_round(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    rows(2).drop(columns="salt").to_csv(tmp_path / "oslo.csv", index=False)
+    with pytest.raises(
+        RunError, match=r"2 of 3 nodes came .* file of 'oslo' has no column 'salt', which .* 'graz' has"
+    ):
+        deployed(folder, nodes(folder), wait=0.2)
+    run = deployed(folder, nodes(folder), nodes=2)
+    assert run.summary["per_client"]["clients"] == [0, 1]
+
+
+def test_a_fleet_of_which_no_node_can_take_part_says_why_at_once(tmp_path: Path) -> None:
+    folder = project(tmp_path, label="verdict")
+    with pytest.raises(
+        RunError, match=r"no node can take part: node 100: .*no column 'verdict'.*; node 101: .*; node 102"
+    ):
+        deployed(folder, nodes(folder), wait=600.0)
+
+
+def test_nodes_that_scale_by_their_own_rows_tell_nothing_and_the_server_cannot_read_rows(tmp_path: Path) -> None:
+    data = 'scaling_by = "client"\nfeature_columns = ["age", "pressure", "ward"]'
+    folder = project(tmp_path, data=data)
+    text = (folder / "experiment.toml").read_text()
+    (folder / "experiment.toml").write_text(text.replace('drop = ["id", "cost"]\n', ""))
+    grid = nodes(folder)
+    told = set[bool]()
+    grid.nodes[100].spoil = lambda message, _: told.add(tells(message)) or message
+    run, expected = deployed(folder, grid), simulated(folder)
+    assert told == {False}
+    assert run.summary["theta_sha256"] == expected.summary["theta_sha256"]
+    with pytest.raises(ConfigError, match="each client's rows were scaled by its own"):
+        Predictor.open(folder / "run")
+    with pytest.raises(ConfigError, match="the scale of 'lyon' stayed on its device"):
+        Predictor.open(folder / "run", "lyon")
+
+
+def test_a_feature_that_a_node_never_has_cannot_be_scaled_by_its_own_rows(tmp_path: Path) -> None:
+    folder = project(tmp_path, data='scaling_by = "client"')
+    run = deployed(folder, nodes(folder))
+    assert "column 'salt' has no value in the training rows of this node" in run.history[1]["failures"][0]
+    assert [row["accepted"] for row in run.history[1:]] == [2, 2, 2]
+
+
+def test_a_module_that_loads_rows_has_them_scaled_as_the_experiment_says(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    settings = folder / "experiment.toml"
+    text = settings.read_text()
+    start, end = text.index("label_column"), text.index("[model]")
+    settings.write_text(text[:start] + 'scaling = "standard"\n' + text[end:])
+    (folder / "data.py").write_text(
+        "import pandas\nfrom fedloom.data import from_arrays\n"
+        "def load(config):\n    rows = pandas.read_csv(config['rows'])\n"
+        "    x, y = rows[['age', 'pressure']], rows['outcome']\n"
+        "    return from_arrays(x.fillna(100), y, task='binary', classes=['died', 'lived']), config['name']\n"
+    )
+    deployed(folder, nodes(folder))
+    whole = pd.concat([rows(k) for k in range(3)])
+    scale = Predictor.open(folder / "run").card.x_scale
+    assert scale is not None
+    assert scale.mean.tolist() == pytest.approx(whole[["age", "pressure"]].fillna(100).mean().tolist(), rel=0.05)
+    settings.write_text(settings.read_text().replace("[data]\n", '[data]\nlabel_column = "outcome"\n'))
+    with pytest.raises(RunError, match=r"data.label_column says how a node reads a file, but data.py loads the rows"):
+        deployed(folder, nodes(folder), "other", wait=1.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -125,8 +126,19 @@ def settled(told: Mapping[str, Told], options: Mapping[str, Any]) -> tuple[Known
 
 
 def load_own(path: Path, name: str, options: Mapping[str, Any], known: Known) -> Table:
-    """The rows of one file, read with these options of ``load_file`` as all agreed."""
-    return replace(_request(path, options).table(known), name=name)
+    """The rows of one file, read with these options of ``load_file`` as all agreed.
+
+    Of categories that were agreed on without this file is said that they are read as unknown.
+    """
+    request = _request(path, options)
+    if known.encoding is not None:
+        for column, count in known.encoding.unknown(request.files.columns[0]).items():
+            warnings.warn(
+                f"{path}: column {column!r} has categories in {count:,} rows that were not agreed on; they "
+                "are read as unknown",
+                stacklevel=2,
+            )
+    return replace(request.table(known), name=name)
 
 
 def _arguments(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:

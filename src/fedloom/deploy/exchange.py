@@ -22,6 +22,7 @@ from fedloom.deploy.roster import Roster
 from fedloom.deploy.terms import Terms
 from fedloom.errors import FedloomError, RunError
 from fedloom.federation.data import SOURCE
+from fedloom.federation.scale import Scale
 
 log = logging.getLogger("flwr")
 _FIRST: dict[Kind, tuple[str, ...]] = {
@@ -58,44 +59,40 @@ class Exchange:
             notes = (*agreed.notes, "every node scales its rows by its own training rows, and tells nothing of them")
             agreed = replace(agreed, notes=notes)
         elif kind != "none" or any(card.gaps for card in cards):
-            first = self._joined(self._asked(_FIRST[kind]), set(cards[0].columns))
-            scales = {}
-            second: dict[str, Sums] = {}
+            sources = [client for client, card in enumerate(cards) if card.role == SOURCE]
+            told = self._asked(sources, _FIRST[kind])
+            first, scales, second = _joined(told), dict[str, Scale](), dict[str, Sums]()
             if kind == "standard":
                 means = {part: sums.mean[0].nan_to_num(0.0) for part, sums in first.items()}
-                second = self._joined(self._asked(_SECOND, means), set(means))
+                told = self._asked(sorted(told), _SECOND, means)
+                second = _joined(told)
             for part, sums in first.items():
                 scales[part] = common_scale(kind, sums, partial(_given, second.get(part)))
             x = of_measured(scales["x"], agreed.encoding)
-            told = f"{_WORDS[kind]} of {self._told} clients"
+            note = f"{_WORDS[kind]} of {len(told)} clients"
             if self.silent:
-                told += "; no answer that counts from " + ", ".join(f"{k} ({why})" for k, why in self.silent.items())
+                note += "; no answer that counts from " + ", ".join(f"{k} ({why})" for k, why in self.silent.items())
             y = scales.get("y") if kind != "none" else None
-            agreed = replace(agreed, scales=(x, y), notes=(*agreed.notes, told))
+            agreed = replace(agreed, scales=(x, y), notes=(*agreed.notes, note))
         for note in agreed.notes:
             log.info("agreed: %s", note)
         roster.agree(agreed)
 
-    def _joined(self, told: Mapping[int, dict[str, Sums]], parts: set[str]) -> dict[str, Sums]:
-        """The sums of all clients that answered, in the order of their numbers."""
-        every = [told[client] for client in sorted(told)]
-        self._told = len(every)
-        return {part: Sums.stacked([one[part] for one in every]).joined() for part in sorted(parts)}
-
-    def _asked(self, wanted: Sequence[str], around: Mapping[str, Tensor] | None = None) -> dict[int, dict[str, Sums]]:
-        """What the clients that train tell; those who are missing are asked again where the others are too few."""
-        sources = [client for client, card in enumerate(self.roster.cards) if card.role == SOURCE]
-        needed, found = min(self.terms.minimum, len(sources)), dict[int, dict[str, Sums]]()
+    def _asked(
+        self, clients: Sequence[int], wanted: Sequence[str], around: Mapping[str, Tensor] | None = None
+    ) -> dict[int, dict[str, Sums]]:
+        """What these clients tell; those who are missing are asked again where the others are too few."""
+        needed, found = min(self.terms.minimum, len(clients)), dict[int, dict[str, Sums]]()
         for _ in range(self.terms.tries):
-            missing = [client for client in sources if client not in found]
-            self.silent = {self.roster.cards[client].name: "its node is away" for client in missing}
+            missing = [client for client in clients if client not in found]
+            self.silent |= {self.roster.cards[client].name: "its node is away" for client in missing}
             self._ask(missing, wanted, around, found)
             if found and len(found) >= needed:
                 return found
         why = "; ".join(f"{name}: {text}" for name, text in self.silent.items())
         raise RunError(
-            f"{len(found)} of {len(sources)} nodes told the sums by which rows are scaled, {max(1, needed)} are needed "
-            f"(minimum): {why}. See to the nodes, and start the run again"
+            f"{len(found)} of {len(clients)} nodes told the sums by which rows are scaled, {max(1, needed)} are needed "
+            f"(minimum): {why or 'no client trains'}. See to the nodes, and start the run again"
         )
 
     def _ask(
@@ -121,6 +118,12 @@ class Exchange:
             except FedloomError as error:
                 self.silent[card.name] = str(error)
                 log.warning("client %s: %s", card.name, error)
+
+
+def _joined(told: Mapping[int, dict[str, Sums]]) -> dict[str, Sums]:
+    """The sums of all clients that answered, in the order of their numbers."""
+    every = [told[client] for client in sorted(told)]
+    return {part: Sums.stacked([one[part] for one in every]).joined() for part in every[0]}
 
 
 def _valid(tree: dict[str, object], wanted: Sequence[str], card: Card) -> dict[str, Sums]:

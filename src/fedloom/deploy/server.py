@@ -35,10 +35,11 @@ def serve(grid: Grid, experiment: Experiment, terms: Terms) -> Run:
     out, config = Path(terms.out), experiment.settings.values
     resume = _resumes(out, config, terms.force)
     roster = Roster(Link(grid), out, terms.rows)
-    if resume:
+    begun = resume and roster.path.is_file()  # a kill may have come before the nodes had agreed
+    if begun:
         roster.restore()
     roster.gather(terms.nodes, terms.wait, partial(_settled, experiment))
-    if not resume:
+    if not begun:
         Exchange(roster, terms).agree()
     experiment = experiment.on(roster.data())
     prepared = experiment.prepared(config=config)
