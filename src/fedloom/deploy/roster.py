@@ -229,3 +229,9 @@ class Roster:
             self.nodes[client] = node
             log.info("client %s (%s) is on node %s", client, card.name, node)
         self._new = {}
+
+
+def agreed_in(folder: Path) -> tuple[str, ...]:
+    """What the nodes of the run in a folder have agreed on, in words."""
+    path = folder / FLEET
+    return Agreed.read(json.loads(path.read_text())["agreed"]).notes if path.is_file() else ()
