@@ -98,11 +98,6 @@ def settled(told: Mapping[str, Told], options: Mapping[str, Any]) -> tuple[Known
     """What all agree on, from what each tells, and what is to be said of it."""
     asked = _arguments(Path(), options)
     task, labels = asked["task"], asked["label_column"]
-    if task == "auto":
-        raise ConfigError(
-            "data.task: say which task it is (classification, binary, multilabel or regression): where every client "
-            "reads its own file nobody sees all labels"
-        )
     choices = Choices.of(*(asked[key] for key in ("drop", "numbers", "categories", "embed_from", "dates", "missing")))
     surveys = {f"the file of {name!r}": one.features for name, one in sorted(told.items()) if one.features is not None}
     encoding, notes = None, list[str]()
@@ -148,13 +143,23 @@ def _arguments(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     return bound.arguments
 
 
-def _request(path: Path, options: Mapping[str, Any]) -> Request:
+def check_options(options: Mapping[str, Any]) -> None:
+    """A ConfigError for options of ``load_file`` with which clients cannot read their own files."""
     for option in ELSEWHERE:
         if options.get(option):
             raise ConfigError(
                 f"data.{option} needs the rows of all clients in one place; leave it out"
                 + (": scaling = 'standard' is agreed on without them" if option == "standardise" else "")
             )
+    if options.get("task", "auto") == "auto":
+        raise ConfigError(
+            "data.task: say which task it is (classification, binary, multilabel or regression): where every client "
+            "reads its own file nobody sees all labels"
+        )
+
+
+def _request(path: Path, options: Mapping[str, Any]) -> Request:
+    check_options(options)
     arguments = _arguments(path, options)
     return requested(arguments.pop("path"), **arguments)
 

@@ -11,12 +11,13 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from fedloom.data.apart import Told, settled
+from fedloom.data.apart import Told, check_options, settled
 from fedloom.deploy.agreement import Agreed
 from fedloom.deploy.exchange import Exchange
 from fedloom.deploy.executor import Fleet
 from fedloom.deploy.link import Link
 from fedloom.deploy.roster import Roster
+from fedloom.deploy.rows import MODULE, of_nodes
 from fedloom.deploy.terms import Terms
 from fedloom.engine.engine import Row
 from fedloom.engine.fleet import Fleet as Simulated
@@ -32,6 +33,7 @@ log = logging.getLogger("flwr")
 def serve(grid: Grid, experiment: Experiment, terms: Terms) -> Run:
     """Runs an experiment on a fleet, or goes on with the run that is in the folder."""
     refuse(experiment)
+    _check_own_rows(experiment)
     out, config = Path(terms.out), experiment.settings.values
     resume = _resumes(out, config, terms.force)
     roster = Roster(Link(grid), out, terms.rows)
@@ -77,6 +79,22 @@ def refuse(experiment: Experiment) -> None:
                 f"{evaluation.name}: gradients = true compares the clients' gradients, which stay on their devices; "
                 "leave it out"
             )
+
+
+def _check_own_rows(experiment: Experiment) -> None:
+    """Where every node has rows of its own: ConfigError, before nodes are waited for, when [data] cannot be followed.
+
+    What it says of a simulation is left out, and that is said.
+    """
+    if not of_nodes(experiment):
+        return
+    said, options = experiment.settings.get(("data",)) or {}, experiment.data_plan.options
+    unused = sorted(set(said) - {"path", "seed", "test", "validation", "support", "chronological", *options})
+    if unused:
+        log.warning("[data] says how a simulation deals rows, and is left out here: %s", ", ".join(unused))
+    file = experiment.settings.file
+    if file is None or not (file.parent / MODULE).is_file():
+        check_options(options)
 
 
 def _tell(row: Row, rounds: int) -> None:
