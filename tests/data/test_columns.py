@@ -91,7 +91,7 @@ def test_columns_can_be_dropped_and_said_to_be_numbers_or_categories(tmp_path: P
     assert table.feature_names == ("code=0", "code=1", "code=2", "dose")
     assert torch.isnan(table.x[4, 3])
     assert "columns left out: id" in table.notes
-    assert "column 'dose': 1 cells are no numbers and count as missing" in table.notes
+    assert "column 'dose': 1 cell is no number and counts as missing" in table.notes
     given = load_file(path, label_column="ill", feature_columns=["code"], categories={"code": ["2", "1", "7"]})
     assert given.encoding is not None
     assert given.encoding.columns == (Column("code", "category", ("2", "1", "7")),)
@@ -231,3 +231,27 @@ def test_a_category_of_many_is_learnt_by_an_embedding(tmp_path: Path) -> None:
     assert run.summary["metrics"]["accuracy"] > 0.95
     outputs = run.module()(torch.zeros(2, 1))
     assert torch.equal(outputs[0], outputs[1])  # none of the towns is a vector of zeros
+
+
+def test_what_would_be_ignored_is_refused_or_said(tmp_path: Path) -> None:
+    path = clinics(tmp_path / "clinics") / "north.csv"
+    with pytest.raises(ConfigError, match="stride and horizon are those of windows"):
+        load_file(path, label_column="ill", stride=3)
+    table = load_file(path, label_column="ill", categories={"ward": ["icu"]})
+    count = int((pd.read_csv(path)["ward"] == "er").sum())
+    assert f"categories that are in no list, read as none: ward ({count})" in table.notes
+    np.savez(tmp_path / "a.npz", x=np.ones((4, 2)), y=np.arange(4) % 2)
+    with pytest.raises(ConfigError, match="an npz file has features that are ready"):
+        load_file(tmp_path / "a.npz", dates="parts")
+
+
+def test_a_builder_of_ones_own_hears_of_categories(tmp_path: Path) -> None:
+    data = fedloom.federate(load_file(clinics(tmp_path / "clinics"), label_column="ill"))
+    heard: list[object] = []
+
+    def build(shape: tuple[int, ...], outputs: int, embedded: object = ()) -> torch.nn.Module:
+        heard.append(embedded)
+        return torch.nn.Linear(shape[0], outputs)
+
+    fedloom.build_model(build, data)
+    assert heard[0] == [[4, 30]]

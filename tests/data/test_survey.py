@@ -54,7 +54,7 @@ def test_what_becomes_of_each_kind_of_column() -> None:
     assert "categories, each a number of 0 and 1: ward (2)" in notes
     wanted = Choices.of(["empty"], ["mixed"], ["age"], dates="parts", missing="indicator")
     kept, said = wanted.applied(COLUMNS)
-    assert said == ["column 'mixed': 1 cells are no numbers and count as missing"]
+    assert said == ["column 'mixed': 1 cell is no number and counts as missing"]
     encoding, _ = encoding_of(Survey.of(kept, wanted), wanted)
     assert encoding.columns == (
         Column("age", "category", ("1", "20.5", "40"), indicator=True),

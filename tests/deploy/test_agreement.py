@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ from local_grid import LocalGrid, LocalNode
 
 from fedloom.deploy import Terms, serve
 from fedloom.deploy.codec import decode, encode
+from fedloom.deploy.reading import summed
 from fedloom.deploy.rows import fleet_experiment
 from fedloom.engine.run import Run
-from fedloom.errors import ConfigError, RunError
+from fedloom.errors import ConfigError, MessageError, RunError
 from fedloom.experiment import Experiment
 from fedloom.prediction import Predictor
 
@@ -124,8 +126,12 @@ def test_nodes_with_files_of_their_own_train_on_the_numbers_of_the_simulator(tmp
 
 def test_what_was_agreed_is_said_and_kept_and_no_row_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = project(tmp_path)
+    text = (folder / "experiment.toml").read_text()
+    (folder / "experiment.toml").write_text(text.replace('drop = ["id", "cost"]', 'drop = ["cost"]'))
+    grid, told = nodes(folder), list[str]()
+    grid.nodes[100].says = lambda message, _: told.append(json.dumps(decode(message.content))) or message
     with caplog.at_level(logging.INFO, "flwr"):
-        run = deployed(folder, nodes(folder))
+        run = deployed(folder, grid)
     said = "standardised by counts, sums and sums of squares of 3 clients"
     assert f"agreed: {said}" in caplog.messages
     assert said in run.notes
@@ -134,7 +140,9 @@ def test_what_was_agreed_is_said_and_kept_and_no_row_is(tmp_path: Path, caplog: 
     assert agreed["classes"] == ["died", "lived"]
     wards = next(column for column in agreed["encoding"] if column["name"] == "ward")
     assert wards["categories"] == ["emergency", "surgery", "ward 0", "ward 1", "ward 2"]
-    assert not any(identity in kept for identity in rows(0)["id"])
+    assert "ward 0" in told[0]
+    values = [*rows(0)["id"], *map(str, rows(0)["pressure"].dropna()), *rows(0)["admitted"]]
+    assert not any(f'"{value}"' in text for value in values for text in (kept, *told))
 
 
 def tells(message: Message) -> bool:
@@ -178,7 +186,7 @@ def test_a_node_that_joins_late_reads_its_rows_as_the_others_agreed(tmp_path: Pa
         return message
 
     grid.nodes[100].spoil = arrives
-    with pytest.warns(UserWarning, match=r"'ward' has categories in \d+ rows that were not agreed on"):
+    with pytest.warns(UserWarning, match=r"oslo.csv: categories that are in no list, read as none: ward \(\d+\)"):
         run = deployed(folder, grid, nodes=2)
     assert [row["accepted"] for row in run.history[1:]] == [2, 3, 3]
     agreed = json.loads((folder / "run" / "fleet.json").read_text())["agreed"]
@@ -200,28 +208,67 @@ def spoilt(**changes: Any) -> Any:
     return spoil
 
 
+def sums(count: Any = (4.0, 4.0), **parts: Any) -> dict[str, Any]:
+    """A reply of two columns, of which some parts may be others than they should be."""
+    told = {"count": count, "total": (2.0, -2.0), **parts}
+    return {"sums": {"x": {name: torch.tensor(value, dtype=torch.float64) for name, value in told.items()}}}
+
+
 HOSTILE = {
-    "the count of 'x' is no number": {"count": lambda value: -value},
-    "the count of 'x' is no number of values from 0 to 32": {"count": lambda value: value * 1000},
-    "the total of 'x' is not finite": {"total": lambda value: value * torch.nan},
-    "the total of 'x' is not finite, or larger": {"total": lambda value: value * torch.inf},
-    "the total of 'x' is float32": {"total": lambda value: value.float()},
-    "the total of 'x' is float64 of shape [3], not": {"total": lambda value: value[:3]},
-    "no reply to this question": {"total": lambda value: "much"},
+    "count of 'x' is no number of values from 0 to 8": [
+        sums((-1.0, 1.0)),
+        sums((9.0, 1.0)),
+        sums((0.5, 1.0)),
+        sums((torch.nan, 1.0)),
+        sums((torch.inf, 1.0)),
+    ],
+    "total of 'x' is not finite, or larger": [
+        sums(total=(torch.nan, 1.0)),
+        sums(total=(-torch.inf, 1.0)),
+        sums(total=(1e300, 1.0)),
+    ],
+    "sums of 'x' are of values that are not there": [sums((0.0, 4.0))],
+    "squares of 'x' is not finite": [sums(squares=(torch.nan, 1.0))],
+    "squares of 'x' are smaller than any with such a sum": [sums(squares=(0.5, 1.0)), sums(squares=(-9.0, 1.0))],
+    "mean of 'x' is not between": [
+        sums(least=(3.0, -1.0), greatest=(2.0, 1.0)),
+        sums(least=(0.6, -1.0), greatest=(2.0, 1.0)),
+    ],
+    "is float64 of shape [3]": [sums(total=(1.0, 2.0, 3.0))],
+    "no reply to this question": [
+        {"sums": 3},
+        {"sums": {"x": {"count": 3}}},
+        {"sums": {"x": {}}},
+        {"sums": {}},
+        {},
+        {**sums(), "more": 1},
+        {"sums": {**sums()["sums"], "y": {}}},
+    ],
 }
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_sums_that_cannot_be_are_refused_by_name_and_the_others_agree(tmp_path: Path, what: str) -> None:
-    folder = project(tmp_path, model="linear", top="rounds = 1").parent / "app"
-    text = (folder / "experiment.toml").read_text().replace("rounds = 3\n", "")
-    (folder / "experiment.toml").write_text(text)
+def test_sums_that_no_numbers_have_are_refused(what: str) -> None:
+    assert summed(sums(squares=(2.0, 1.0)), ("count", "total", "squares"), {"x": 2}, 8)["x"].squares.shape == (1, 2)
+    for tree in HOSTILE[what]:
+        told = tree.get("sums", {})
+        wanted = tuple(told["x"]) if isinstance(told, dict) and told.get("x") else ("count", "total")
+        wanted = wanted if "total" in wanted else ("count", "total")
+        with pytest.raises(MessageError, match=re.escape(what)):
+            summed(tree, wanted, {"x": 2}, 8)
+
+
+def test_a_node_whose_sums_are_refused_is_named_and_the_others_agree(tmp_path: Path) -> None:
+    folder = project(tmp_path, model="linear")
     grid = nodes(folder)
-    grid.nodes[101].spoil = spoilt(**HOSTILE[what])
+    grid.nodes[101].spoil = spoilt(count=lambda value: -value)
     run = deployed(folder, grid)
-    assert "of 2 clients; no answer that counts from lyon (" in run.notes[-1]
-    assert what in run.notes[-1]
-    assert all(bool(torch.isfinite(scale).all()) for scale in run.theta)
+    assert "of 2 clients; no answer that counts from lyon (the count of 'x' is no number" in run.notes[-1]
+    assert [row["accepted"] for row in run.history[1:]] == [3, 3, 3]
+    scale = Predictor.open(folder / "run").card.x_scale
+    assert scale is not None
+    ages = pd.concat([rows(0), rows(2)])["age"]
+    assert scale.mean[0].item() == pytest.approx(ages.mean(), rel=0.05)
 
 
 def test_a_run_without_enough_sums_ends_before_its_first_round(tmp_path: Path) -> None:

@@ -29,6 +29,10 @@ def frame(random: Random) -> pd.DataFrame:
         "when": [f"2020-01-{1 + k % 28:02}" for k in range(ROWS)],
         "a": [k / 7 for k in range(ROWS)],
         "b": list(range(ROWS)),
+        "ward": [["er", "icu", None][k % 3] for k in range(ROWS)],
+        "town": [f"t{k}" for k in range(ROWS)],
+        "came": [None if k % 9 == 0 else f"2021-03-{1 + k % 28:02}T0{k % 9}:00" for k in range(ROWS)],
+        "smokes": [[True, False, None][k % 3] for k in range(ROWS)],
         "y": [k % 3 for k in range(ROWS)],
     }
     for _ in range(random.choice([0, 0, 1, 2])):
@@ -120,6 +124,20 @@ def parquet(random: Random) -> bytes:
 KINDS = {".csv": csv, ".csv.gz": lambda random: gzip.compress(csv(random)), ".npz": npz, ".parquet": parquet}
 
 
+CHOICES: list[dict[str, Any]] = [
+    {"missing": "indicator"},
+    {"missing": "error"},
+    {"dates": "parts"},
+    {"dates": "drop", "embed_from": 1},
+    {"drop": ["a", "b"]},
+    {"numbers": ["ward", "a"]},
+    {"categories": ["a", "town"]},
+    {"categories": {"ward": ["er", "icu"]}},
+    {"window": 3, "stride": 2},
+    {"window": 2, "horizon": 0, "timestamp_column": "when"},
+]
+
+
 def attempt(folder: Path, random: Random) -> str:
     ending, make = random.choice(list(KINDS.items()))
     data = make(random)
@@ -134,11 +152,16 @@ def attempt(folder: Path, random: Random) -> str:
         options["timestamp_column"] = "when"
     if random.random() < 0.3:
         options |= {"task": random.choice(["classification", "binary", "multilabel", "regression"])}
-    if random.random() < 0.2:
-        options |= {"scaling": "standard"}
+    if random.random() < 0.3:
+        options |= {"scaling": random.choice(["none", "standard", "min-max"])}
+    if random.random() < 0.5 and ending != ".npz":
+        options |= random.choice(CHOICES)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        table = load_file(path, **options).check()
+        many = [path, folder / f"twin{ending}"] if random.random() < 0.2 and "client_column" in options else path
+        if isinstance(many, list):
+            many[1].write_bytes(make(random))
+        table = load_file(many, **options).check()
         federate(table, clients=None if table.groups is not None else 3, allow_empty=True)
     return "read"
 

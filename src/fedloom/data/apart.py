@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.data.arrays import classes_of, some
-from fedloom.data.files import Known, Request, agreed_encoding, load_file, requested
+from fedloom.data.files import STRANGERS, Known, Request, agreed_encoding, load_file, requested
 from fedloom.data.survey import Choices, Survey, notes_of
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError, MessageError
@@ -87,11 +87,10 @@ def told_of(path: Path, name: str, options: Mapping[str, Any]) -> Told:
     """What the client of this name tells of its file, read with these options of ``load_file``."""
     request = _request(path, options)
     plan, files = request.plan, request.files
-    surveys = plan.surveys(files) if files.tables else {}
     labels, whole = tuple[str, ...](), False
     if plan.classes is None and plan.task in ("classification", "binary"):
         labels, whole = _labels(request)
-    return Told(name, next(iter(surveys.values()), None), labels, whole)
+    return Told(name, plan.told(files) if files.tables else None, labels, whole)
 
 
 def settled(told: Mapping[str, Told], options: Mapping[str, Any]) -> tuple[Known, list[str]]:
@@ -123,17 +122,13 @@ def settled(told: Mapping[str, Told], options: Mapping[str, Any]) -> tuple[Known
 def load_own(path: Path, name: str, options: Mapping[str, Any], known: Known) -> Table:
     """The rows of one file, read with these options of ``load_file`` as all agreed.
 
-    Of categories that were agreed on without this file is said that they are read as unknown.
+    Of categories that were agreed on without this file it is said that they are read as none.
     """
-    request = _request(path, options)
-    if known.encoding is not None:
-        for column, count in known.encoding.unknown(request.files.columns[0]).items():
-            warnings.warn(
-                f"{path}: column {column!r} has categories in {count:,} rows that were not agreed on; they "
-                "are read as unknown",
-                stacklevel=2,
-            )
-    return replace(request.table(known), name=name)
+    table = _request(path, options).table(known)
+    for note in table.notes:
+        if note.startswith(STRANGERS):
+            warnings.warn(f"{path}: {note}", stacklevel=2)
+    return replace(table, name=name)
 
 
 def _arguments(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:

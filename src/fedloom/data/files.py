@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -220,6 +221,8 @@ def requested(
     others = (client_column, rest["timestamp_column"], rest["id_column"], feature_columns)
     plan = _Plan(labels, *others, rest["task"], rest["class_names"], choices)
     files.must_have(plan.taken)
+    if window is None and (rest["stride"], rest["horizon"]) != (1, 1):
+        raise ConfigError(f"{files.first}: stride and horizon are those of windows; say how long one is (window)")
     if window is not None:
         plan = replace(plan, one_hot=True, ahead=rest["horizon"] > 0)
     scaled = _Scaled("none" if scaling == "auto" else scaling, rest["scaling_by"], standardise)
@@ -290,10 +293,11 @@ class _Files:
 
     def refuse_columns(self, choices: Choices, window: int | None) -> None:
         """What is said of columns cannot be said of arrays."""
-        if choices.named or choices.missing == "indicator" or window is not None:
+        plain = Choices(missing="error" if choices.missing == "error" else "mean", categories={})
+        if choices != plain or window is not None:
             raise ConfigError(
-                f"{self.first}: drop, numbers, categories, missing = 'indicator' and window are for the columns of CSV "
-                "and Parquet files; an npz file has features that are ready"
+                f"{self.first}: drop, numbers, categories, embed_from, dates, missing = 'indicator' and window are for "
+                "the columns of CSV and Parquet files; an npz file has features that are ready"
             )
 
 
@@ -402,32 +406,41 @@ class _Plan:
         x = np.concatenate(
             [_finite(file, known, known.encode(own, str(file))) for file, own in zip(files.paths, kept, strict=True)]
         )
+        strangers = sum((Counter(known.unknown(own)) for own in kept), Counter[str]())
+        if strangers:
+            listed = some(f"{name} ({count:,})" for name, count in strangers.items())
+            notes.append(f"{STRANGERS}: {listed}")
         return _Read(x, known.names, known, tuple(fates), tuple(notes))
 
     def _kept(self, files: _Files, wanted: Sequence[str]) -> tuple[list[Columns], list[str]]:
         """The columns of each file that become features, and what is to be said of them."""
         kept, notes = list[Columns](), list[str]()
-        for own in files.columns:
+        for file, own in files.pairs():
             columns, said = self.choices.applied({name: own[name] for name in wanted})
             kept.append(columns)
-            notes += [note for note in said if note not in notes]
+            notes += said if len(files.paths) == 1 else [f"{file.name}: {note}" for note in said]
         return kept, notes
 
-    def surveys(self, files: _Files) -> dict[str, Survey]:
-        """What is in the columns of each file that become features."""
+    def told(self, files: _Files) -> Survey:
+        """What the owner of a single file tells others of the columns that become features."""
         files.must_have(self.chosen or ())
         check_choices(self.choices, files.names, str(files.first))
         kept, _ = self._kept(files, self.wanted(files.names))
-        return self._surveyed(files, kept)
+        (survey,) = self._surveys(files, kept).values()
+        return survey.discreet(self.choices)
 
-    def _surveyed(self, files: _Files, kept: list[Columns]) -> dict[str, Survey]:
+    def _surveys(self, files: _Files, kept: list[Columns]) -> dict[str, Survey]:
+        """What is in the columns of each file."""
         if self.choices.missing == "error":
             _refuse_missing(files, kept)
         return {str(file): Survey.of(own, self.choices) for file, own in zip(files.paths, kept, strict=True)}
 
     def _agreed(self, files: _Files, kept: list[Columns]) -> tuple[Encoding, list[Fate]]:
-        """The encoding that all files make together, as the clients of a fleet do."""
-        return agreed_encoding(self._surveyed(files, kept), self.choices, self.one_hot, self.chosen, str(files.first))
+        """The encoding that all files make together, as the clients of a fleet do, who tell no more than they must."""
+        surveys = self._surveys(files, kept)
+        if self.client is None and len(surveys) > 1:
+            surveys = {file: survey.discreet(self.choices) for file, survey in surveys.items()}
+        return agreed_encoding(surveys, self.choices, self.one_hot, self.chosen, str(files.first))
 
     def _classes_of_numbers(self, files: _Files) -> list[str]:
         """What is to be said of labels that are numbers but for a few cells."""
@@ -473,6 +486,7 @@ class _Scaled:
         return replace(table, scaling=scaling, notes=tuple(notes))
 
 
+STRANGERS = "categories that are in no list, read as none"
 UNASKED = "scaled by default (scaling = 'none' leaves numbers as they are)"
 
 

@@ -202,7 +202,7 @@ class _Counted(io.RawIOBase):
             self.columns += data.partition(b"\n")[0].count(b",")
             _refuse_columns(self.path, self.columns)
         self.lines += lines
-        self.needed += CELL * (commas + lines)
+        self.needed += CELL * (commas + lines) + len(data)  # texts are kept as they are
         if self.needed > memory():
             refuse_larger(self.needed, f"{self.path}, as far as it was read", f"{_FEWER}.", DataError)
         buffer[: len(data)] = data

@@ -106,7 +106,10 @@ class Choices:
             if name in kept and kept[name].dtype.kind not in "biuf":
                 kept[name], wrong = _as_numbers(kept[name])
                 if wrong:
-                    notes.append(f"column {name!r}: {wrong:,} cells are no numbers and count as missing")
+                    cells = (
+                        "1 cell is no number and counts" if wrong == 1 else f"{wrong:,} cells are no numbers and count"
+                    )
+                    notes.append(f"column {name!r}: {cells} as missing")
         return kept, notes
 
 
@@ -146,19 +149,17 @@ class Found:
             bits, distinct = int(((known == 0) | (known == 1)).sum()), texts(np.unique(known)[: MOST_WORDS + 1])
             return replace(found, numbers=len(known), bits=bits, figures=_few(distinct, name, choices))
         counts = Counter(texts(known).tolist())
-        kinds = {text: _kind(text) for text in counts}
-
-        def together(*wanted: str) -> int:
-            return sum(count for text, count in counts.items() if kinds[text] in wanted)
-
+        kinds, totals = {text: _kind(text) for text in counts}, Counter[str]()
+        for text, count in counts.items():
+            totals[kinds[text]] += count
         words = {text: counts[text] for text in sorted(counts) if kinds[text] in ("truth", "text")}
         return replace(
             found,
-            numbers=together("number", "bit"),
-            bits=together("bit"),
-            truths=together("truth"),
-            dates=together("date", "time"),
-            timed=together("time"),
+            numbers=totals["number"] + totals["bit"],
+            bits=totals["bit"],
+            truths=totals["truth"],
+            dates=totals["date"] + totals["time"],
+            timed=totals["time"],
             words=_listed(words, name, choices),
             figures=_few([text for text in counts if kinds[text] in ("number", "bit")], name, choices),
         )
@@ -186,6 +187,15 @@ class Found:
         """What it is by its looks, in a word or two."""
         kinds = {"numbers": self.numbers, "truth values": self.truths, "dates": self.dates, "texts": self.texts}
         return " and ".join(kind for kind, count in kinds.items() if count) or "nothing"
+
+    def discreet(self, choices: Choices) -> Found:
+        """The same as a client tells it to others (:meth:`Survey.discreet`)."""
+        if self.name in choices.lists:
+            return self
+        figures = None if self.numbers == self.known else self.figures
+        distinct = len(self.words or ())
+        words = None if distinct > choices.embed_from and 2 * distinct > self.known else self.words
+        return replace(self, words=words, figures=figures)
 
     def joined(self, other: Found, choices: Choices) -> Found:
         """What is in the cells of both."""
@@ -219,6 +229,14 @@ class Survey:
     def names(self) -> tuple[str, ...]:
         """The columns."""
         return tuple(found.name for found in self.columns)
+
+    def discreet(self, choices: Choices) -> Survey:
+        """The same as a client tells it to others: without what is no category, or is as good as a row.
+
+        The numbers of a column of numbers are not listed, nor are texts that hardly ever come again, as names of people
+        do, unless the user says that the column is one of categories.
+        """
+        return Survey(tuple(found.discreet(choices) for found in self.columns))
 
     def as_tree(self) -> dict[str, Any]:
         """In plain types, for a message or a file of JSON."""
@@ -323,7 +341,10 @@ def notes_of(fates: Sequence[Fate]) -> list[str]:
 
 _EMPTY = "columns left out, for nothing is in them"
 _DROPPED = "columns of dates left out, as dates = 'drop' asks for"
-_MANY = f"columns left out, of more than {MOST_WORDS:,} texts or of texts longer than {LONGEST_WORD} letters"
+_MANY = (
+    f"columns left out, of more than {MOST_WORDS:,} texts, of texts longer than {LONGEST_WORD} letters, or of texts "
+    "that a client's file keeps to itself, for they hardly ever come again (categories = [NAME] tells them)"
+)
 _IDS = "columns left out, of texts that hardly ever come again, as ids do (categories = [NAME] keeps one)"
 _ALMOST = {
     "number": "columns left out, for most cells are numbers and some are none (numbers = [NAME]: these are missing)",
@@ -393,12 +414,12 @@ def _given(name: str, listed: Sequence[str]) -> tuple[str, ...]:
 
 def _kind(text: str) -> str:
     """What one cell is, by its text: the first of these that fits."""
+    if text[:1].isalpha() and text[0] not in "nNiI":  # nan and infinity are numbers
+        return "truth" if text.lower() in ("true", "false") else "text"
     try:
         return "bit" if float(text) in (0.0, 1.0) else "number"
     except ValueError:
         pass
-    if text.lower() in ("true", "false"):
-        return "truth"
     if 8 <= len(text) <= 40 and text[:4].isdigit():
         try:
             when = moment(text)

@@ -403,16 +403,16 @@ def build_model(
         raise ConfigError(f"build_model needs the data of a federation, not {data!r}; make one with fedloom.federate")
     shape = tuple(data.x.shape[1:])
     if not isinstance(name, str):
-        return Model(Given(functools.partial(name, shape, data.outputs, **options)))
-    recipe = Recipe(name, shape, data.outputs, options | _embedded(name, data))
+        return Model(Given(functools.partial(name, shape, data.outputs, **options, **_embedded(name, data))))
+    recipe = Recipe(name, shape, data.outputs, options | _embedded(NETWORKS.find(name), data))
     recipe.refuse_larger()
     return Model(recipe)
 
 
-def _embedded(name: str, data: FederatedData) -> dict[str, Any]:
+def _embedded(build: Build, data: FederatedData) -> dict[str, Any]:
     """The option by which a network hears which numbers of a row are categories, if some are and it listens."""
     lists = {} if data.encoding is None or data.x.ndim != 2 or data.blocks is not None else data.encoding.embedded
-    listens = bool(lists) and EMBEDDED in inspect.signature(NETWORKS.find(name)).parameters
+    listens = bool(lists) and EMBEDDED in inspect.signature(build).parameters
     return {EMBEDDED: [[place, size] for place, size in lists.items()]} if listens else {}
 
 
