@@ -145,6 +145,20 @@ def test_what_was_agreed_is_said_and_kept_and_no_row_is(tmp_path: Path, caplog: 
     assert not any(f'"{value}"' in text for value in values for text in (kept, *told))
 
 
+def test_nodes_of_one_table_agree_on_its_scale_and_the_server_can_use_the_model(tmp_path: Path) -> None:
+    folder = project(tmp_path, model="linear", data='client_column = "hospital"')
+    every = [rows(number).assign(hospital=name) for number, name in enumerate(NAMES)]
+    pd.concat(every).to_csv(tmp_path / "all.csv", index=False)
+    text = (folder / "experiment.toml").read_text()
+    (folder / "experiment.toml").write_text(text.replace("[data]", f'[data]\npath = "{tmp_path / "all.csv"}"'))
+    configs = [{"client": number, "state": str(folder / f"state-{number}")} for number in range(3)]
+    run = deployed(folder, LocalGrid(LocalNode(config, folder) for config in configs))
+    expected = Experiment.load(folder / "experiment.toml").run(folder / "simulated")
+    assert run.summary["theta_sha256"] == expected.summary["theta_sha256"]
+    ours, theirs = (Predictor.open(folder / out).predict(rows(1)) for out in ("run", "simulated"))
+    pd.testing.assert_frame_equal(ours, theirs, rtol=1e-9)
+
+
 def tells(message: Message) -> bool:
     """Whether a reply has sums of columns."""
     return set(decode(message.content)) == {"sums", "nonce"}

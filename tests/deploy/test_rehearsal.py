@@ -83,6 +83,7 @@ def test_a_rehearsal_of_files_that_is_interrupted_leaves_no_process_and_goes_on_
         rows(number).to_csv(file, index=False)
     data = f'[data]\npath = {[str(file) for file in files]}\nlabel_column = "outcome"\ndrop = ["id", "cost"]\n'
     text = truths.written(tmp_path, "scaffold").read_text().replace('"lenet"', '"mlp"')
+    text = text.replace("rounds = 2", "rounds = 4")
     experiment, out = tmp_path / "experiment.toml", tmp_path / "run"
     experiment.write_text(text[: text.index("[data]")] + data + text[text.index("[model]") :])
     command = [sys.executable, "-m", "fedloom.cli", "deploy", "up", str(experiment), "--nodes", "2"]

@@ -191,7 +191,7 @@ class Found:
     def discreet(self, choices: Choices) -> Found:
         """The same as a client tells it to others (:meth:`Survey.discreet`)."""
         if self.name in choices.lists:
-            return self
+            return self if choices.lists[self.name] is None else replace(self, words=None, figures=None)
         figures = None if self.numbers == self.known else self.figures
         distinct = len(self.words or ())
         words = None if distinct > choices.embed_from and 2 * distinct > self.known else self.words
@@ -234,7 +234,7 @@ class Survey:
         """The same as a client tells it to others: without what is no category, or is as good as a row.
 
         The numbers of a column of numbers are not listed, nor are texts that hardly ever come again, as names of people
-        do, unless the user says that the column is one of categories.
+        do, unless the user says that the column is one of categories; nor categories whose list is given.
         """
         return Survey(tuple(found.discreet(choices) for found in self.columns))
 

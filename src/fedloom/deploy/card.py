@@ -10,7 +10,7 @@ from dataclasses import asdict, field
 from typing import Any
 
 import torch
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 from torch import Tensor
 
@@ -21,9 +21,10 @@ from fedloom.deploy.codec import Tree
 from fedloom.deploy.terms import ROWS
 from fedloom.errors import ConfigError, MessageError
 from fedloom.federation.data import SOURCE, TARGET, FederatedData, Task
+from fedloom.federation.encoding import Column, Encoding
 from fedloom.federation.ragged import Ragged
 
-_AGREED = ("fedloom", "task", "shape", "classes", "targets", "features", "splits", "scaling", "scaling_by")
+_AGREED = ("fedloom", "task", "shape", "classes", "targets", "features", "splits", "scaling", "scaling_by", "encoding")
 _MOST_NUMBERS = 1 << 28  # of one row's features
 _MOST_AXES = 8
 _MOST_OUTPUTS = 1_000_000
@@ -58,6 +59,8 @@ class Card:
     """How its numbers are to be scaled …"""
     scaling_by: By = "all"
     """… and by whose training rows."""
+    encoding: list[dict[str, Any]] = field(default_factory=list)
+    """How columns of a file became its features, where that was known before anybody was asked."""
     gaps: bool = False
     """Whether features are missing in its rows."""
     wide: list[str] = field(default_factory=list)
@@ -112,6 +115,8 @@ class Card:
             raise MessageError("it has too many splits, classes or targets")
         if len(self.features) > _MOST_NUMBERS:
             raise MessageError("it has too many features")
+        if self.encoding and len(_encoding(self.encoding).names) != self.columns["x"]:
+            raise MessageError("its columns become other numbers than its rows have")
         if set(self.wide) - {"x", "y"}:
             raise MessageError("it has other numbers than features (x) and targets (y)")
         if not self.name:
@@ -137,9 +142,15 @@ class Card:
             outputs=data.outputs,
             scaling=asked.kind,
             scaling_by=asked.by,
+            encoding=[] if data.encoding is None else data.encoding.record(),
             gaps=data.x.is_floating_point() and bool(torch.isnan(data.x).any()),
             wide=[part for part in ("x", "y") if getattr(data, part).dtype == torch.float64],
         )
+
+    @property
+    def known_encoding(self) -> Encoding | None:
+        """How columns of a file became features, if that is known."""
+        return _encoding(self.encoding) if self.encoding else None
 
     @property
     def columns(self) -> dict[str, int]:
@@ -156,6 +167,14 @@ class Card:
                     f"the node of {other.name!r} has {what} = {_short(theirs)}, but that of {self.name!r} has "
                     f"{_short(ours)}{_apart(ours, theirs)}; all nodes of a fleet must agree"
                 )
+
+
+def _encoding(record: list[dict[str, Any]]) -> Encoding:
+    """What a node says of its columns; MessageError when it is nothing that can be."""
+    try:
+        return Encoding(TypeAdapter(tuple[Column, ...]).validate_python(record))
+    except ValidationError as error:
+        raise MessageError(f"its columns are none ({error.errors()[0]['msg']})") from None
 
 
 def _apart(ours: Any, theirs: Any) -> str:

@@ -53,7 +53,8 @@ class Exchange:
         """Agrees on the scale, if there is one to agree on, and on the precision of numbers."""
         roster, cards = self.roster, self.roster.cards
         wide = tuple(part for part in ("x", "y") if any(part in card.wide for card in cards))
-        agreed = replace(roster.agreed, wide=wide)
+        known = roster.agreed.encoding or cards[0].known_encoding
+        agreed = replace(roster.agreed, wide=wide, encoding=known)
         kind, own = cards[0].scaling, cards[0].scaling_by == "client"
         if kind != "none" and own:
             notes = (*agreed.notes, "every node scales its rows by its own training rows, and tells nothing of them")

@@ -224,6 +224,10 @@ class OwnFile(Own):
         """What is in the columns of the file."""
         return told_of(self.path, self.name, self.options)
 
+    def card(self, agreed: Agreed, number: int | None) -> Card:
+        """What the device says of itself; how columns are read was agreed on, and is not said again."""
+        return replace(super().card(agreed, number), encoding=[])
+
     def table(self, agreed: Agreed) -> Table:
         """The rows, read as all agreed."""
         known = Known(agreed.encoding, agreed.classes)
