@@ -106,7 +106,7 @@ CASES = {
     "min-max": {"data": 'scaling = "min-max"'},
     "none": {"data": 'scaling = "none"\nmissing = "indicator"'},
     "regression": {"label": "cost", "task": "regression", "top": 'dtype = "float64"'},
-    "embedded": {"data": "embed_from = 2\nvalidation = 0.2"},
+    "embedded": {"data": "embed_from = 2\nvalidation = 0.2", "model": "linear"},
     "chronological": {"data": 'timestamp_column = "admitted"\nchronological = true', "method": "scaffold"},
 }
 

@@ -83,7 +83,6 @@ def test_a_rehearsal_of_files_that_is_interrupted_leaves_no_process_and_goes_on_
         rows(number).to_csv(file, index=False)
     data = f'[data]\npath = {[str(file) for file in files]}\nlabel_column = "outcome"\ndrop = ["id", "cost"]\n'
     text = truths.written(tmp_path, "scaffold").read_text().replace('"lenet"', '"mlp"')
-    text = text.replace("rounds = 2", "rounds = 4")
     experiment, out = tmp_path / "experiment.toml", tmp_path / "run"
     experiment.write_text(text[: text.index("[data]")] + data + text[text.index("[model]") :])
     command = [sys.executable, "-m", "fedloom.cli", "deploy", "up", str(experiment), "--nodes", "2"]
@@ -102,9 +101,8 @@ def test_a_rehearsal_of_files_that_is_interrupted_leaves_no_process_and_goes_on_
     assert (out / "report.html").is_file()
     assert "--nodes 2 leaves out 1 of 3: o'slo" in second.stdout
     assert "agreed: standardised by counts, sums and sums of squares of 2 clients" in second.stdout
-    expected = (
-        Experiment.load(experiment, {"data.path": [str(file) for file in files[:2]]}).run(tmp_path / "sim").summary
-    )
+    both = {"data.path": [str(file) for file in files[:2]]}
+    expected = Experiment.load(experiment, both).run(tmp_path / "simulated").summary
     summary = opened(json.loads((out / "summary.json").read_text()))
     assert summary["theta_sha256"] == expected["theta_sha256"]
     assert set(summary) == set(expected)
