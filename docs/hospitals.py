@@ -7,12 +7,10 @@ tables to a model in use" tells, and ends with an error where a figure is not as
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +21,13 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-HOSPITALS = {"amberg": (2400, 66), "brugg": (1800, 59), "celle": (3200, 62), "dornbirn": (1200, 68), "esslingen": (2000, 56)}
+HOSPITALS = {
+    "amberg": (2400, 66),
+    "brugg": (1800, 59),
+    "celle": (3200, 62),
+    "dornbirn": (1200, 68),
+    "esslingen": (2000, 56),
+}
 """How many patients each has seen, and about how old they are."""
 NEW = 800
 """Patients of each who come later: nobody knows yet who falls ill."""
@@ -84,7 +88,9 @@ def pooled_auc(folder: Path, new: pd.DataFrame) -> float:
 
     def told(frame: pd.DataFrame) -> pd.DataFrame:
         days = (pd.to_datetime(frame["admitted"]) - pd.Timestamp(0)).dt.days
-        return frame.assign(admitted=days, ward=frame["ward"].astype(str), smoker=frame["smoker"].astype(str).str.lower())
+        return frame.assign(
+            admitted=days, ward=frame["ward"].astype(str), smoker=frame["smoker"].astype(str).str.lower()
+        )
 
     numbers = ["admitted", "age", "sbp", "creatinine", "temperature", "stays"]
     model = make_pipeline(
@@ -98,34 +104,64 @@ def pooled_auc(folder: Path, new: pd.DataFrame) -> float:
     return float(roc_auc_score(new["sepsis"] == "yes", model.predict_proba(told(new))[:, 1]))
 
 
+ROWS = "--data hospitals --label-column sepsis --model linear"
 COMMANDS = (
     "fedloom data describe hospitals --label-column sepsis",
-    "fedloom tune fedavg fedprox scaffold --data hospitals --label-column sepsis --model linear --trials 4 --rounds 20 --out runs/tuned",
-    "fedloom compare fedavg scaffold local central --data hospitals --label-column sepsis --model linear --rounds 20 --repeats 2 --out runs/compared",
-    "fedloom run runs/tuned/best.toml --out runs/model",
+    f"fedloom tune fedavg fedprox {ROWS} --trials 3 --rounds 15 --out runs/tuned",
+    f"fedloom compare fedavg local central {ROWS} --rounds 15 --repeats 1 --out runs/compared",
+    "fedloom run runs/tuned/best.toml --decision balanced-accuracy --out runs/model",
     "fedloom export runs/model exported --to onnx",
     "fedloom predict runs/model --data new.csv --keep patient --out predictions.csv",
 )
 """What the page does, in this order."""
-FLEET = ("--data", "hospitals", "--label-column", "sepsis", "--model", "linear", "--rounds", "2", "--stack", "1")
+FLEET = f"{ROWS} --task binary --rounds 1 --eval-every 0"
+DEPLOYED = (f"fedloom run {FLEET} --stack 1 --out runs/simulated", f"fedloom deploy up {FLEET} --out runs/deployed")
+"""The same files on a simulated fleet and on one of Flower's, with a node for each hospital."""
+ALONE = """
+import runpy, sys
+sys.modules.update(fedloom=None, torch=None)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs a script where neither fedloom nor torch can be imported."""
 
 
-def main(folder: Path) -> None:
-    """Everything, in a new folder."""
+def do(command: str, folder: Path) -> None:
+    """One of fedloom's commands, in a process of its own."""
+    print(f"$ {command}", flush=True)
+    _, *words = shlex.split(command)
+    subprocess.run([sys.executable, "-m", "fedloom.cli", *words], cwd=folder, check=True)
+
+
+def use(folder: Path) -> None:
+    """From the tables to a model that predicts without fedloom."""
     new = make_files(folder)
     for command in COMMANDS:
-        print(f"$ {command}", flush=True)
-        subprocess.run([sys.executable, "-m", *command.replace("fedloom", "fedloom.cli", 1).split()], cwd=folder, check=True)
+        do(command, folder)
     print("$ python exported/load.py new.csv > exported.csv      # onnxruntime alone: no fedloom, no torch", flush=True)
-    alone = "import runpy, sys; sys.modules.update(fedloom=None, torch=None); sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     with (folder / "exported.csv").open("w") as out:
-        subprocess.run([sys.executable, "-c", alone, "exported/load.py", "new.csv"], cwd=folder, stdout=out, check=True)
-    ours, theirs = (pd.read_csv(folder / name)["probability of yes"] for name in ("predictions.csv", "exported.csv"))
-    found, pooled = float(roc_auc_score(new["sepsis"] == "yes", theirs)), pooled_auc(folder, new)
+        subprocess.run([sys.executable, "-c", ALONE, "exported/load.py", "new.csv"], cwd=folder, stdout=out, check=True)
+    ours, theirs = (pd.read_csv(folder / name) for name in ("predictions.csv", "exported.csv"))
+    assert (ours["prediction"] == theirs["prediction"]).all(), "the exported model decides otherwise"
+    told = theirs["probability of yes"]
+    assert (ours["probability of yes"] - told).abs().max() < 1e-5, "the exported model says something else"
+    found, pooled = float(roc_auc_score(new["sepsis"] == "yes", told)), pooled_auc(folder, new)
     print(f"area under the curve on {len(new):,} new patients: {found:.4f}; all rows in one place: {pooled:.4f}")
-    assert (ours - theirs).abs().max() < 1e-5, "the exported model says something else"
     assert found > pooled - CLOSE, "the federated model is further from the pooled one than the page says"
 
 
+def deploy(folder: Path) -> None:
+    """The same files on a fleet of real nodes of this machine: the same bits."""
+    for command in DEPLOYED:
+        do(command, folder)
+    simulated, deployed = (
+        json.loads((folder / "runs" / name / "summary.json").read_text())["theta_sha256"]
+        for name in ("simulated", "deployed")
+    )
+    print(f"simulated: {simulated}\ndeployed:  {deployed}")
+    assert simulated == deployed, "the fleet has learnt something else"
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    use(Path(sys.argv[1]))
+    deploy(Path(sys.argv[1]))

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
-from fedloom.data import Scaling, federate, from_arrays, from_clients, load_file
+from fedloom.data import Scaling, federate, from_arrays, from_clients, load_file, scaling
+from fedloom.data.federate import divide
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.data import SOURCE, TARGET, FederatedData
@@ -226,3 +229,61 @@ def test_a_file_is_scaled_by_its_training_rows_when_that_is_asked_for(tmp_path: 
     assert (data.feature_names, data.columns) == (("a", "b"), ("goal",))
     with pytest.raises(ConfigError, match="standardise and scaling both scale"):
         load_file(path, client_column="who", label_column="goal", scaling="min-max", standardise=True)
+
+
+def test_large_numbers_that_differ_little_keep_their_deviation() -> None:
+    y = np.array([1e8 + k % 2 for k in range(40)])
+    raw = from_arrays(np.zeros((40, 1)), y, task="regression")
+    raw = replace(raw, y=torch.from_numpy(y).unsqueeze(1), scaling=Scaling())
+    data = federate(raw, clients=4, test=0.0)
+    assert data.y_scale is not None
+    assert data.y_scale.factor.item() == pytest.approx(0.5, rel=1e-12)
+    assert data.y.flatten().tolist() == (2 * (y - 1e8) - 1).tolist()
+
+
+@given(
+    sizes=st.lists(st.integers(2, 40), min_size=1, max_size=7),
+    seed=st.integers(0, 99),
+    kind=st.sampled_from(["standard", "min-max", "none"]),
+    windows=st.booleans(),
+    at_once=st.sampled_from([8, 100, 2_000_000]),
+)
+def test_clients_that_only_tell_their_sums_scale_their_own_rows_to_the_same_bits(
+    sizes: list[int], seed: int, kind: str, windows: bool, at_once: int
+) -> None:
+    random = np.random.default_rng(seed)
+    rows, owner = sum(sizes), np.repeat(np.arange(len(sizes)), sizes)
+    x = random.lognormal(size=(rows, 2, 3) if windows else (rows, 3)) * [1, 1e6, 1e-6]
+    raw = from_arrays(x, random.normal(size=rows), [f"ward {k}" for k in owner], task="regression")
+    x[random.random(x.shape) < 0.3] = NAN
+    raw = replace(raw, x=torch.from_numpy(x), scaling=Scaling(kind), apart=True)  # type: ignore[arg-type]
+    with patch.object(scaling, "_NUMBERS", at_once):
+        whole = federate(raw)
+        devices = [
+            divide(
+                replace(
+                    raw.take(torch.from_numpy(owner == k)),
+                    groups=torch.zeros(n, dtype=torch.int64),
+                    group_names=(f"ward {k}",),
+                )
+            )
+            for k, n in enumerate(sizes)
+        ]
+
+        def told(part: str, around: torch.Tensor | None = None) -> scaling.Sums:
+            every = [device.sums(part, 0, around) for device in devices]
+            return scaling.Sums.stacked(every).joined()
+
+        agreed = tuple(
+            scaling.common_scale(kind, told(part), partial(told, part))  # type: ignore[arg-type]
+            for part in ("x", "y")
+        )
+        for k, device in enumerate(devices):
+            own = device.federated(agreed)
+            for split in own.splits:
+                assert torch.equal(own.x[own.splits[split][0]], whole.x[whole.splits[split][k]])
+                assert torch.equal(own.y[own.splits[split][0]], whole.y[whole.splits[split][k]])
+    if kind != "none":
+        for scale, mine in zip((whole.x_scale, whole.y_scale), agreed, strict=True):
+            assert scale is not None
+            assert all(torch.equal(getattr(scale, part), getattr(mine, part)) for part in ("shift", "factor", "mean"))

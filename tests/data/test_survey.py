@@ -180,3 +180,23 @@ def test_choices_that_cannot_be(options: dict[str, Any], said: str) -> None:
 def test_found_needs_one_cell_a_row() -> None:
     with pytest.raises(DataError, match=r"column 'x' has shape \(2, 2\)"):
         Found.of("x", np.zeros((2, 2)), Choices())
+
+
+def test_a_client_tells_others_no_numbers_and_no_texts_that_are_as_good_as_rows() -> None:
+    columns = {
+        "age": np.arange(50),
+        "name": np.array([f"patient {k}" for k in range(50)], dtype=object),
+        "ward": np.array(["a", "b"] * 25, dtype=object),
+        "code": np.array([f"c{k}" for k in range(50)], dtype=object),
+        "stage": np.array(["i", "ii"] * 25, dtype=object),
+    }
+    choices = Choices.of(categories={"stage": ["i", "ii", "iii"]})
+    told = {found.name: found for found in Survey.of(columns, choices).discreet(choices).columns}
+    assert (told["age"].figures, told["name"].words, told["stage"].words) == (None, None, None)
+    assert told["ward"].words == {"a": 25, "b": 25}
+    encoding, _ = encoding_of(Survey(tuple(told.values())), choices)
+    assert encoding.names == ("age", "ward=a", "ward=b", "stage=i", "stage=ii", "stage=iii")
+    asked = Choices.of(categories=["code"])
+    (code,) = Survey.of({"code": columns["code"]}, asked).discreet(asked).columns
+    assert code.words is not None
+    assert len(code.words) == 50

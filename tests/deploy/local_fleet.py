@@ -13,6 +13,9 @@ sys.path.append(str(Path(__file__).parent))
 from local_grid import LocalGrid, LocalNode
 
 from fedloom.deploy import Terms
+from fedloom.deploy.agreement import Agreed
+from fedloom.deploy.card import Card
+from fedloom.deploy.codec import Tree
 from fedloom.deploy.executor import Fleet
 from fedloom.deploy.link import Link
 from fedloom.deploy.node import Node
@@ -29,15 +32,17 @@ class GivenNode(Node):
 
     worker: Worker = field(kw_only=True)
 
-    @property
-    def rows(self) -> FederatedData:  # type: ignore[override]
+    def rows(self, agreed: Agreed) -> FederatedData:
         return alone(self.worker.problem.data, self.config["client"], 0)
 
-    def _worker(self, client: int) -> Worker:
-        if client not in self._workers:
-            problem = self.worker.problem.on(alone(self.rows, 0, client))
-            self._workers[client] = replace(self.worker, problem=problem)
-        return self._workers[client]
+    def _introduced(self, agreed: Agreed) -> Tree:
+        return {"card": Card.of(self.rows(agreed), self.config["client"]).tree()}
+
+    def _worker(self, client: int, agreed: Agreed) -> Worker:
+        if (client, "") not in self._workers:
+            problem = self.worker.problem.on(alone(self.rows(agreed), 0, client))
+            self._workers[client, ""] = replace(self.worker, problem=problem)
+        return self._workers[client, ""]
 
 
 class LocalFleet(Fleet):
@@ -61,6 +66,6 @@ class LocalFleet(Fleet):
         """What a client remembers after a turn, for whoever compares."""
         node = self.grid.nodes[self.roster.nodes[client]].node
         assert node is not None
-        memory = node._keeper(self.run).recall(turn)
+        memory = node._keeper(self.run, Agreed()).recall(turn)
         assert memory is not None
         return memory

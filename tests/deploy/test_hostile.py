@@ -18,6 +18,7 @@ from local_grid import LocalGrid, Spoil, fleet
 from test_fleet import Killed, deployed, folder_with, in_turn, lost
 
 from fedloom.deploy import link
+from fedloom.deploy.agreement import Agreed
 from fedloom.deploy.codec import decode, encode
 from fedloom.engine.run import Run
 from fedloom.engine.sealing import rows_sha256
@@ -392,10 +393,10 @@ def test_a_node_whose_rows_have_changed_does_not_go_on_with_the_run(tmp_path: Pa
     with pytest.raises(Killed):
         deployed(folder, grid)
     assert grid.nodes[100].node is not None
-    before = rows_sha256(grid.nodes[100].node.rows)
+    before = rows_sha256(grid.nodes[100].node.rows(Agreed()))
     grid.nodes[102].spoil, grid.nodes[100].folder = (lambda message, number: message), other
     run = deployed(folder, grid)
-    assert rows_sha256(grid.nodes[100].node.rows) != before
+    assert rows_sha256(grid.nodes[100].node.rows(Agreed())) != before
     assert [row["accepted"] for row in run.history[2:]] == [2, 2]
     assert run.history[2]["failures"] == [
         "client 0 failed in round 2: the rows of this node have changed since it began with this run; put them back as "

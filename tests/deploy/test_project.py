@@ -24,21 +24,54 @@ from fedloom.deploy.rows import alone
 from fedloom.experiment import Experiment
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    folder = tmp_path / "fleet"
-    done = CliRunner().invoke(
-        app, ["deploy", "init", str(folder), "--name", "lyon", "--name", "oslo", "--host", "fl.example"]
-    )
+def made(folder: Path, *more: str) -> Path:
+    words = ["deploy", "init", str(folder), "--name", "lyon", "--name", "oslo", "--host", "fl.example"]
+    done = CliRunner().invoke(app, [*words, *more])
     assert done.exit_code == 0, done.output
     return folder
 
 
-def test_flower_takes_the_project_and_bundles_no_secret(project: Path) -> None:
-    load_and_validate(project / "pyproject.toml")
-    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(project))) as bundle_:
-        names = set(bundle_.namelist())
-    assert names == {".info/CONTENT", "pyproject.toml", "fleet_app.py", "experiment.toml", "data.py"}
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return made(tmp_path / "fleet")
+
+
+@pytest.fixture
+def coded(tmp_path: Path) -> Path:
+    """A project whose nodes load their rows by Python."""
+    return made(tmp_path / "coded", "--module")
+
+
+def test_flower_takes_the_project_and_bundles_no_secret(project: Path, coded: Path) -> None:
+    for folder, module in ((project, set()), (coded, {"data.py"})):
+        load_and_validate(folder / "pyproject.toml")
+        with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(folder))) as bundle_:
+            names = set(bundle_.namelist())
+        assert names == {".info/CONTENT", "pyproject.toml", "fleet_app.py", "experiment.toml", *module}
+
+
+def test_a_node_reads_the_file_that_it_was_started_with_and_tells_what_is_in_its_columns(
+    project: Path, tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("a,b,label\n" + "\n".join(f"{i / 7},{'uv'[i % 2]},{i % 3}" for i in range(120)))
+    told = card(project, name="lyon", rows=str(rows))["told"]
+    assert (told["name"], told["labels"], told["whole"]) == ("lyon", ["0", "1", "2"], True)
+    a, b = told["features"]["columns"]
+    assert (a["numbers"], a["figures"], b["words"]) == (120, None, {"u": 60, "v": 60})
+    assert "start it with node.sh NAME ROWS" in str(card(project, name="lyon")["error"])
+    assert "is not there" in str(card(project, name="lyon", rows=str(tmp_path / "none.csv"))["error"])
+
+
+def test_the_experiment_of_a_project_is_not_run_without_rows(project: Path, tmp_path: Path) -> None:
+    words = ["run", str(project / "experiment.toml"), "--rounds", "1", "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert "whose nodes have the rows" in " ".join(done.output.split())
+    for name in ("lyon", "oslo"):
+        (tmp_path / f"{name}.csv").write_text("a,label\n" + "\n".join(f"{i},{i % 2}" for i in range(20)))
+        words += ["--data", str(tmp_path / f"{name}.csv")]
+    assert CliRunner().invoke(app, words).exit_code == 0
 
 
 def test_every_node_has_a_key_and_the_certificate_names_the_server(project: Path) -> None:
@@ -78,16 +111,16 @@ def card(folder: Path, **config: object) -> dict[str, object]:
     return decode(Node(folder, config, RecordDict()).answer(hello))
 
 
-def test_a_node_says_what_its_data_module_loads_and_shows_no_row(project: Path, tmp_path: Path) -> None:
+def test_a_node_says_what_its_data_module_loads_and_shows_no_row(coded: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text("a,b,label\n" + "\n".join(f"{i},{-i},{i % 2}" for i in range(10)))
-    found = card(project, name="lyon", rows=str(rows))["card"]
+    found = card(coded, name="lyon", rows=str(rows))["card"]
     assert found["name"] == "lyon"
     assert found["sizes"] == {"train": 8, "test": 2, "support": 4, "query": 4, "test-support": 1, "test-query": 1}
     assert (found["shape"], found["classes"], found["task"]) == ([2], ["0", "1"], "classification")
-    settings = project / "experiment.toml"
+    settings = coded / "experiment.toml"
     settings.write_text(settings.read_text().replace("[data]\n", "[data]\nvalidation = 0.25\n"))
-    held = card(project, name="lyon", rows=str(rows))["card"]["sizes"]
+    held = card(coded, name="lyon", rows=str(rows))["card"]["sizes"]
     assert (held["train"], held["validation"], held["test"]) == (6, 2, 2)
 
 
@@ -102,9 +135,9 @@ def test_a_node_says_what_its_data_module_loads_and_shows_no_row(project: Path, 
         ),
     ],
 )
-def test_a_data_module_that_is_none_is_named(project: Path, module: str, what: str) -> None:
-    (project / "data.py").write_text(module)
-    assert what in str(card(project)["error"])
+def test_a_data_module_that_is_none_is_named(coded: Path, module: str, what: str) -> None:
+    (coded / "data.py").write_text(module)
+    assert what in str(card(coded)["error"])
 
 
 def test_a_client_alone_has_its_rows_at_its_own_number() -> None:
@@ -119,12 +152,12 @@ def test_a_client_alone_has_its_rows_at_its_own_number() -> None:
     assert own.label(5) == data.label(2)
 
 
-def test_a_table_of_several_clients_is_one_client_on_a_node(project: Path) -> None:
+def test_a_table_of_several_clients_is_one_client_on_a_node(coded: Path) -> None:
     table = from_arrays(np.eye(12), [0, 1] * 6, clients=["a", "b"] * 6)
     assert table.groups is not None
-    (project / "data.py").write_text(
+    (coded / "data.py").write_text(
         "import numpy\nfrom fedloom.data import from_arrays\n"
         "def load(config):\n    return from_arrays(numpy.eye(12), [0, 1] * 6, clients=['a', 'b'] * 6), 'one'"
     )
-    found = card(project)["card"]
+    found = card(coded)["card"]
     assert found["sizes"]["train"] + found["sizes"]["test"] == 12

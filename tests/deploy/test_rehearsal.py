@@ -32,6 +32,9 @@ from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVers
 from flwr.supercore.runtime import RuntimeHttpClient
 from typer.testing import CliRunner
 
+sys.path.insert(0, str(Path(__file__).parent))
+from test_agreement import rows
+
 import truths
 from fedloom.cli import app
 from fedloom.deploy import Terms
@@ -72,9 +75,17 @@ def at_work(folder: Path) -> list[list[str]]:
     return found
 
 
-def test_a_rehearsal_that_is_interrupted_leaves_no_process_and_goes_on_in_the_same_bits(tmp_path: Path) -> None:
-    experiment, out = truths.written(tmp_path, "scaffold"), tmp_path / "run"
-    command = [sys.executable, "-m", "fedloom.cli", "deploy", "up", "--nodes", "2", "--experiment", str(experiment)]
+def test_a_rehearsal_of_files_that_is_interrupted_leaves_no_process_and_goes_on_in_the_same_bits(
+    tmp_path: Path,
+) -> None:
+    files = [tmp_path / f"{name}.csv" for name in ("graz", "lyon", "o'slo")]
+    for number, file in enumerate(files):
+        rows(number).to_csv(file, index=False)
+    data = f'[data]\npath = {[str(file) for file in files]}\nlabel_column = "outcome"\ndrop = ["id", "cost"]\n'
+    text = truths.written(tmp_path, "scaffold").read_text().replace('"lenet"', '"mlp"')
+    experiment, out = tmp_path / "experiment.toml", tmp_path / "run"
+    experiment.write_text(text[: text.index("[data]")] + data + text[text.index("[model]") :])
+    command = [sys.executable, "-m", "fedloom.cli", "deploy", "up", str(experiment), "--nodes", "2"]
     command += ["--out", str(out)]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     until(lambda: rounds(out) == 1, first)
@@ -88,7 +99,10 @@ def test_a_rehearsal_that_is_interrupted_leaves_no_process_and_goes_on_in_the_sa
     until(lambda: not at_work(tmp_path))
     assert not (tmp_path / "run.rehearsal").exists()
     assert (out / "report.html").is_file()
-    expected = Experiment.load(experiment).run(tmp_path / "simulated").summary
+    assert "--nodes 2 leaves out 1 of 3: o'slo" in second.stdout
+    assert "agreed: standardised by counts, sums and sums of squares of 2 clients" in second.stdout
+    both = {"data.path": [str(file) for file in files[:2]]}
+    expected = Experiment.load(experiment, both).run(tmp_path / "simulated").summary
     summary = opened(json.loads((out / "summary.json").read_text()))
     assert summary["theta_sha256"] == expected["theta_sha256"]
     assert set(summary) == set(expected)
@@ -275,13 +289,13 @@ def test_the_scripts_of_a_project_run_a_fleet_without_a_node_that_was_killed_and
     text = text.replace('name = "fedavg"', 'name = "scaffold"') + "\n[evaluation]\nevery = 0\n"
     (fleet / "experiment.toml").write_text(text)
 
-    def start_node(name: str, rows: np.ndarray[Any, Any]) -> subprocess.Popen[bytes]:
+    def start_node(name: str, drawn: np.ndarray[Any, Any]) -> subprocess.Popen[bytes]:
         """A node in a folder of its own, with what the page on deployment says that it needs."""
         host = tmp_path / name
         for part in ("certificates/ca.crt", f"nodes/{name}", "node.sh", "environment.sh"):
             (host / part).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(fleet / part, host / part)
-        table = np.column_stack([rows, rows.sum(1) > 0])
+        table = np.column_stack([drawn, drawn.sum(1) > 0])
         np.savetxt(host / "rows.csv", table, delimiter=",", header="a,b,c,label", comments="", fmt="%g")
         where = {"SUPERLINK": f"{HOST}:{port}", "NODE_PORT": str(free_port())}
         return scripts(host / "node.sh", name, str(host / "rows.csv"), **where)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,13 +25,14 @@ from fedloom.cli.display import (
 )
 from fedloom.cli.flags import EXECUTION, Flags, overrides, with_flags
 from fedloom.cli.guard import Halt
+from fedloom.errors import ConfigError
 from fedloom.storage.files import slug
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from fedloom.engine.run import Run
-    from fedloom.experiment import Experiment, TaskSequence
+    from fedloom.experiment import Experiment, Override, TaskSequence
 
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, such as --set method.lr=0.1.")
@@ -58,7 +59,9 @@ def run(
     """Run one experiment: from flags, from a file, or from both. With --folds, a run for each fold."""
     from fedloom.experiment import Settings, make_experiment
 
-    settings = Settings.read(file, overrides(flags, sets))
+    given = overrides(flags, sets)
+    refuse_fleet(file, given)
+    settings = Settings.read(file, given)
     if settings.get(("data", "folds")) is not None and settings.get(("data", "fold")) is None:
         from fedloom.cli.compare import cross_validate
 
@@ -80,14 +83,36 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped or killed; it ends in the same bits as one that was not."""
     from fedloom.experiment import load_experiment
-    from fedloom.storage.folder import CONFIG, RunFolder
+    from fedloom.storage.folder import CONFIG, FLEET, RunFolder
     from fedloom.storage.signature import reading
 
     RunFolder.open(folder, write=False)
+    if (folder / FLEET).is_file():
+        raise ConfigError(
+            f"{folder} is the run of a fleet, whose nodes have the rows: it goes on when the fleet's run.sh, or the "
+            f"same `fedloom deploy up … --out {folder}`, is started again"
+        )
     changes = overrides(flags)
     with reading(folder, trust, [change.value for change in changes]):
         experiment = load_experiment(folder / CONFIG, changes)
         perform(experiment, folder, resume=True, force_settings=force_settings, quiet=quiet, report=report)
+
+
+def refuse_fleet(file: Path | None, given: Sequence[Override]) -> None:
+    """ConfigError for the experiment of a fleet's project where nobody says which rows are meant.
+
+    Without them the experiment would be one on the default data set.
+    """
+    from fedloom.experiment.settings import Settings
+
+    if file is None or not (file.parent / "fleet_app.py").is_file():
+        return
+    data = Settings.read(file, given).get(("data",))
+    if not isinstance(data, dict) or not {"name", "path"} & set(data):
+        raise ConfigError(
+            f"{file} is the experiment of a fleet, whose nodes have the rows: give a file for each client that is to "
+            "be simulated (--data ONE.csv --data OTHER.csv), or start the fleet (run.sh)"
+        )
 
 
 def perform(experiment: Experiment | TaskSequence, folder: Path, *, quiet: bool, report: bool, **how: Any) -> None:

@@ -244,6 +244,11 @@ def _numbers(y: Array, name: str) -> Array:
         raise DataError(f"{name!r}: the targets are not numbers ({error}); choose task='classification'") from error
 
 
+def classes_of(labels: Array, name: str) -> tuple[str, ...]:
+    """The names of the classes that occur among labels, in their order."""
+    return _classes(labels, None, name)[1]
+
+
 def _classes(labels: Array, classes: Sequence[str] | None, name: str) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
     """Labels as numbers 0, 1, … and the names of those numbers."""
     if labels.dtype.kind == "f":

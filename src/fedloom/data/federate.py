@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedloom.data.columns import Columns
 from fedloom.data.folds import TEST, Fold
 from fedloom.data.owners import NOBODY, Natural, Ownership, Pool
 from fedloom.data.partition import Partition, PartitionLike, make_partition
 from fedloom.data.register import FILES, load
-from fedloom.data.scaling import Holders, scaled
+from fedloom.data.scaling import Holders, Scales, Sums, by_column, scaled, sums_of
 from fedloom.data.sizes import Whole
 from fedloom.data.splits import Labels, RoleClasses, Splitter, choose_roles, refuse_empty, share_published, split
 from fedloom.data.table import Table
@@ -73,6 +74,101 @@ def federate(
         data = fedloom.federate("digits", clients=10, partition="dirichlet", alpha=0.3, target=0.2)
         print(data.clients, data.splits["train"].sizes)
     """
+    divided = divide(
+        table,
+        clients=clients,
+        partition=partition,
+        seed=seed,
+        test=test,
+        validation=validation,
+        support=support,
+        target=target,
+        folds=folds,
+        fold=fold,
+        source_classes=source_classes,
+        target_classes=target_classes,
+        chronological=chronological,
+        allow_empty=allow_empty,
+        **options,
+    )
+    return divided.federated(like)
+
+
+@dataclass(frozen=True, eq=False)
+class Divided:
+    """Who owns which rows of a table, and which of these are for what: all but the scaling, which clients agree on."""
+
+    table: Table
+    plan: Partition
+    owned: Ownership
+    roles: Whole
+    splits: dict[str, Ragged]
+    blocks: Blocks | None
+    draw: Draw
+
+    @property
+    def holders(self) -> Holders:
+        """Who has which rows, for a scaling."""
+        return Holders(torch.from_numpy(self.owned.owner), self.splits["train"], torch.from_numpy(self.roles != TARGET))
+
+    def sums(self, part: Literal["x", "y"], client: int, around: Tensor | None = None) -> Sums:
+        """What a client tells of its training rows, so that all agree on a scale of the features or the targets."""
+        own = Ragged.of([self.splits["train"][client]])
+        return Sums.stacked([*sums_of(by_column(getattr(self.table, part)), own, around)])
+
+    def unscaled(self) -> FederatedData:
+        """The federation in its own units, where something may be missing still."""
+        return replace(self, table=replace(self.table, scaling=None)).federated()
+
+    def federated(self, like: FederatedData | Scales | None = None) -> FederatedData:
+        """The federation, scaled by its training rows, or as others were."""
+        table, owned, splits, blocks = self.table, self.owned, self.splits, self.blocks
+        whole, x_scale, y_scale = scaled(table, self.holders, like)
+        changed = self.plan.transform(whole, owned, self.draw)
+        if blocks is not None:
+            splits = {name: Ragged.of([one[0]] * len(blocks)) for name, one in splits.items()}
+        targets = bool((self.roles == TARGET).any())
+        data = FederatedData(
+            table.name,
+            changed.x,
+            changed.y,
+            table.task,
+            splits,
+            classes=table.classes,
+            roles=torch.from_numpy(self.roles.astype(np.int8)) if targets else None,
+            names=owned.names,
+            notes=(*changed.notes, *owned.notes),
+            blocks=blocks,
+            time=table.time,
+            feature_names=table.feature_names,
+            target_names=table.target_names,
+            x_scale=x_scale,
+            y_scale=y_scale,
+            encoding=table.encoding,
+            units=table.units,
+        )
+        return _compact(data, owned)
+
+
+def divide(
+    table: Table | str,
+    *,
+    clients: int | None = None,
+    partition: PartitionLike | None = None,
+    seed: int = 0,
+    test: float | Literal["published"] = TEST,
+    validation: float | None = None,
+    support: float | None = 0.5,
+    target: float = 0.0,
+    folds: int | str | None = None,
+    fold: int | None = None,
+    source_classes: Labels | None = None,
+    target_classes: Labels | None = None,
+    chronological: bool | None = None,
+    allow_empty: bool = False,
+    **options: object,
+) -> Divided:
+    """The first half of ``federate``, which has the same arguments: everything but the scaling."""
     table = _table(table).check()
     plan, draw = make_partition(partition or default_partition(table), **options), Draw(seed)
     may_hold, blocks = RoleClasses(source_classes, target_classes), None
@@ -94,7 +190,8 @@ def federate(
         table, blocks, owned = _shared(plan.columns, table, clients, draw)
         pool, tested, roles = Pool.of(table), _tested(table, test), np.full(1, SOURCE)
     chronological = table.series if chronological is None else chronological
-    splitter = Splitter(owned.owner, owned.clients, pool.labels, pool.time, draw, chronological)
+    apart = owned.names if table.apart else None
+    splitter = Splitter(owned.owner, owned.clients, pool.labels, pool.time, draw, chronological, apart)
     if held is not None:
         splitter, tested = held.tested(splitter, roles)
         note = held.note(owned.clients, roles, owned.names, chronological)
@@ -104,31 +201,7 @@ def federate(
         remedy = "give test as a fraction" if held is None else "leave it out with min_rows = 2"
         sizes = splits["train"].sizes.numpy()
         refuse_empty(np.maximum(sizes, left_out & (roles == TARGET)), owned.names, "training rows", remedy)
-    holders = Holders(torch.from_numpy(owned.owner), splits["train"], torch.from_numpy(roles != TARGET))
-    whole, x_scale, y_scale = scaled(table, holders, like)
-    changed = plan.transform(whole, owned, draw)
-    if blocks is not None:
-        splits = {name: Ragged.of([one[0]] * len(blocks)) for name, one in splits.items()}
-    data = FederatedData(
-        table.name,
-        changed.x,
-        changed.y,
-        table.task,
-        splits,
-        classes=table.classes,
-        roles=torch.from_numpy(roles.astype(np.int8)) if (roles == TARGET).any() else None,
-        names=owned.names,
-        notes=(*changed.notes, *owned.notes),
-        blocks=blocks,
-        time=table.time,
-        feature_names=table.feature_names,
-        target_names=table.target_names,
-        x_scale=x_scale,
-        y_scale=y_scale,
-        encoding=table.encoding,
-        units=table.units,
-    )
-    return _compact(data, owned)
+    return Divided(table, plan, owned, roles, splits, blocks, draw)
 
 
 def _table(given: object) -> Table:

@@ -126,8 +126,89 @@ def load_file(
         table = fedloom.load_file("mine.csv", client_column="ward", label_column="days", task="regression")
         print(fedloom.federate(table).clients)
     """
-    choices = Choices.of(drop, numbers, categories, embed_from, dates, missing)
-    title, files = name or common_name(path), _Files.of(path)
+    return requested(
+        path,
+        client_column=client_column,
+        label_column=label_column,
+        feature_columns=feature_columns,
+        timestamp_column=timestamp_column,
+        task=task,
+        class_names=class_names,
+        drop=drop,
+        numbers=numbers,
+        categories=categories,
+        embed_from=embed_from,
+        dates=dates,
+        missing=missing,
+        standardise=standardise,
+        scaling=scaling,
+        scaling_by=scaling_by,
+        window=window,
+        stride=stride,
+        horizon=horizon,
+        like=like,
+        parties=parties,
+        id_column=id_column,
+        name=name,
+    ).table()
+
+
+@dataclass(frozen=True)
+class Known:
+    """What others have agreed on of files that are read where they are."""
+
+    encoding: Encoding | None
+    classes: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Request:
+    """Files, and what is to be made of them."""
+
+    files: _Files
+    plan: _Plan
+    scaled: _Scaled
+    title: str
+    windows: Windows | None = None
+    horizon: int = 1
+    like: Paths | None = None
+    parties: Sequence[str] | None = None
+
+    def table(self, known: Known | None = None) -> Table:
+        """The rows: as these files want to be read, or as others agreed."""
+        files, plan, title = self.files, self.plan, self.title
+        if self.parties:
+            return self.scaled.done(_of_parties(files, self.parties, plan, title)).check()
+        if known is not None:
+            plan = replace(plan, classes=plan.classes or known.classes)
+        trained = None if self.like is None else _Files.of(self.like)
+        read = plan.features(files if trained is None else trained, None if known is None else known.encoding)
+        basis = None
+        if trained is not None:
+            basis = assembled(read.x, plan.targets(trained), task=plan.task, classes=plan.classes, name=title)
+            plan = replace(plan, task=basis.task, classes=plan.classes or basis.classes or None)
+            read = plan.features(files, read.encoding)
+        table = plan.table(files, read, title)
+        if self.windows is not None:
+            table = windowed(table, self.windows, self.horizon, table.feature_names)
+        return self.scaled.done(table, None if basis is None else basis.x).check()
+
+
+def requested(
+    path: Paths,
+    *,
+    label_column: str | Sequence[str] | None,
+    client_column: str | None,
+    feature_columns: Sequence[str] | None,
+    window: int | None,
+    scaling: FileKind,
+    standardise: bool,
+    parties: Sequence[str] | None,
+    **rest: Any,
+) -> Request:
+    """What ``load_file`` is asked for, by all of its arguments; the files are read, and found to have what is named."""
+    choices = Choices.of(*(rest[key] for key in ("drop", "numbers", "categories", "embed_from", "dates", "missing")))
+    title, files = rest["name"] or common_name(path), _Files.of(path)
     if standardise and scaling not in ("auto", "none"):
         raise ConfigError(f"{files.first}: standardise and scaling both scale; keep one of them")
     if not files.tables:
@@ -137,30 +218,20 @@ def load_file(
     if not label_column:
         raise ConfigError(f"{files.first}: say which column is the label (label_column); it has {some(files.names)}")
     labels = [label_column] if isinstance(label_column, str) else list(label_column)
-    plan = _Plan(labels, client_column, timestamp_column, id_column, feature_columns, task, class_names, choices)
+    others = (client_column, rest["timestamp_column"], rest["id_column"], feature_columns)
+    plan = _Plan(labels, *others, rest["task"], rest["class_names"], choices)
     files.must_have(plan.taken)
-    if window is None and (stride, horizon) != (1, 1):
+    if window is None and (rest["stride"], rest["horizon"]) != (1, 1):
         raise ConfigError(f"{files.first}: stride and horizon are those of windows; say how long one is (window)")
     if window is not None:
-        plan = replace(plan, series=True, one_hot=True, ahead=horizon > 0)
-    scaled = _Scaled("none" if scaling == "auto" else scaling, scaling_by, standardise)
+        plan = replace(plan, series=True, one_hot=True, ahead=rest["horizon"] > 0)
+    scaled = _Scaled("none" if scaling == "auto" else scaling, rest["scaling_by"], standardise)
     if scaling == "auto" and files.tables and not standardise:
         scaled = replace(scaled, kind="standard", chosen=True)
-    if parties:
-        if window is not None:
-            raise ConfigError(f"{files.first}: window cannot be beside parties, whose rows are no series; drop it")
-        return scaled.done(_of_parties(files, parties, plan, title)).check()
-    trained = None if like is None else _Files.of(like)
-    read = plan.features(files if trained is None else trained)
-    basis = None
-    if trained is not None:
-        basis = assembled(read.x, plan.targets(trained), task=task, classes=class_names, name=title)
-        plan = replace(plan, task=basis.task, classes=class_names or basis.classes or None)
-        read = plan.features(files, read.encoding)
-    table = plan.table(files, read, title)
-    if window is not None:
-        table = windowed(table, Windows(window, stride), horizon, table.feature_names)
-    return scaled.done(table, None if basis is None else basis.x).check()
+    if parties and window is not None:
+        raise ConfigError(f"{files.first}: window cannot be beside parties, whose rows are no series; drop it")
+    windows = None if window is None else Windows(window, rest["stride"])
+    return Request(files, plan, scaled, title, windows, rest["horizon"], rest["like"], parties)
 
 
 @dataclass(frozen=True)
@@ -305,6 +376,7 @@ class _Plan:
             target_names=tuple(self.labels) if named else (),
             encoding=read.encoding,
             fates=read.fates,
+            apart=self.client is None and len(files.paths) > 1,
         )
 
     def targets(self, files: _Files) -> Array:
@@ -336,11 +408,7 @@ class _Plan:
         else:
             wanted = [column.name for column in known.columns]
             files.must_have(wanted)
-        kept, notes = list[Columns](), list[str]()
-        for file, own in files.pairs():
-            columns, said = self.choices.applied({name: own[name] for name in wanted})
-            kept.append(columns)
-            notes += said if len(files.paths) == 1 else [f"{file.name}: {note}" for note in said]
+        kept, notes = self._kept(files, wanted)
         fates: list[Fate] = []
         if known is None:
             known, fates = self._agreed(files, kept)
@@ -352,27 +420,55 @@ class _Plan:
         strangers = sum((Counter(known.unknown(own)) for own in kept), Counter[str]())
         if strangers:
             listed = some(f"{name} ({count:,})" for name, count in strangers.items())
-            notes.append(f"categories that are in no list, read as none: {listed}")
+            notes.append(f"{STRANGERS}: {listed}")
         return _Read(x, known.names, known, tuple(fates), tuple(notes))
 
-    def _agreed(self, files: _Files, kept: list[Columns]) -> tuple[Encoding, list[Fate]]:
-        """The encoding that all files make together, as the clients of a fleet do."""
+    def _kept(self, files: _Files, wanted: Sequence[str]) -> tuple[list[Columns], list[str]]:
+        """The columns of each file that become features, and what is to be said of them."""
+        kept, notes = list[Columns](), list[str]()
+        for file, own in files.pairs():
+            columns, said = self.choices.applied({name: own[name] for name in wanted})
+            kept.append(columns)
+            notes += said if len(files.paths) == 1 else [f"{file.name}: {note}" for note in said]
+        return kept, notes
+
+    def told(self, files: _Files) -> Survey:
+        """What the owner of a single file tells others of the columns that become features."""
+        files.must_have(self.chosen or ())
+        check_choices(self.choices, files.names, str(files.first))
+        kept, _ = self._kept(files, self.wanted(files.names))
+        (survey,) = self._surveys(files, kept).values()
+        return survey.discreet(self.choices)
+
+    def _surveys(self, files: _Files, kept: list[Columns]) -> dict[str, Survey]:
+        """What is in the columns of each file."""
         if self.choices.missing == "error":
             _refuse_missing(files, kept)
-        surveys = {str(file): Survey.of(own, self.choices) for file, own in zip(files.paths, kept, strict=True)}
-        encoding, fates = encoding_of(joined(surveys, self.choices), self.choices, one_hot=self.one_hot)
-        lost = next((fate for fate in fates if fate.column is None), None)
-        if self.chosen and lost is not None:
-            raise DataError(f"{files.first}: {lost.said}: {lost.found.name!r}, which is one of feature_columns")
-        if not encoding.columns:
-            raise DataError(
-                f"{files.first} has no column left for the features" + "".join(f"; {note}" for note in notes_of(fates))
-            )
-        return encoding, fates
+        return {str(file): Survey.of(own, self.choices) for file, own in zip(files.paths, kept, strict=True)}
+
+    def _agreed(self, files: _Files, kept: list[Columns]) -> tuple[Encoding, list[Fate]]:
+        """The encoding that all files make together, as the clients of a fleet do, who tell no more than they must."""
+        surveys = self._surveys(files, kept)
+        if self.client is None and len(surveys) > 1:
+            surveys = {file: survey.discreet(self.choices) for file, survey in surveys.items()}
+        return agreed_encoding(surveys, self.choices, self.one_hot, self.chosen, str(files.first))
 
     def _classes_of_numbers(self, files: _Files) -> list[str]:
         """What is to be said of labels that are numbers but for a few cells."""
         return [] if self.task != "auto" else _told(files, self.labels, "so each distinct label is a class", "")
+
+
+def agreed_encoding(
+    surveys: Mapping[str, Survey], choices: Choices, one_hot: bool, chosen: Sequence[str] | None, where: str
+) -> tuple[Encoding, list[Fate]]:
+    """The encoding that all files make together, and what becomes of each column."""
+    encoding, fates = encoding_of(joined(surveys, choices), choices, one_hot=one_hot)
+    lost = next((fate for fate in fates if fate.column is None), None)
+    if chosen and lost is not None:
+        raise DataError(f"{where}: {lost.said}: {lost.found.name!r}, which is one of feature_columns")
+    if not encoding.columns:
+        raise DataError(f"{where} has no column left for the features" + "".join(f"; {n}" for n in notes_of(fates)))
+    return encoding, fates
 
 
 @dataclass(frozen=True)
@@ -401,6 +497,7 @@ class _Scaled:
         return replace(table, scaling=scaling, notes=tuple(notes))
 
 
+STRANGERS = "categories that are in no list, read as none"
 UNASKED = "scaled by default (scaling = 'none' leaves numbers as they are)"
 
 

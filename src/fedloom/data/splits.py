@@ -5,6 +5,7 @@ Everything is a sorted array; nothing loops over the clients, so a million of th
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -120,7 +121,8 @@ class Splitter:
     ``test``, ``validation`` (of the rows that are not for the test) and ``support`` are fractions. A client of two rows
     or more keeps one for training and, unless the fraction is 0, gives one to the test; likewise training and
     validation, support and query. A single row is for training, and for the query. ``chronological`` takes the last
-    rows for the test, the last of the others for the validation, and the first ones for the support.
+    rows for the test, the last of the others for the validation, and the first ones for the support. Where clients are
+    ``apart``, by these names, chance depends on a client's name and its own rows alone.
     """
 
     owner: Whole
@@ -129,6 +131,7 @@ class Splitter:
     time: Floats | None
     draw: Draw
     chronological: bool = False
+    apart: tuple[str, ...] | None = None
 
     def parts(self, test: float | Whole, support: float | None, validation: float = 0.0) -> npt.NDArray[np.int8]:
         """A byte for each row: bit 1 for the test, bit 2 for the support, bit 4 for the validation.
@@ -176,7 +179,21 @@ class Splitter:
         if self.labels is not None:
             classes = int(self.labels.max()) + 1
             cell = np.where(self.owner >= 0, self.owner * classes + self.labels, NOBODY)
-        return grouped(cell, self.draw.generator("split order"))
+        if self.apart is None:
+            return grouped(cell, self.draw.generator("split order"))
+        owned = grouped(self.owner)
+        who = self.owner[owned]
+        place = places(np.bincount(who, minlength=self.clients))
+        luck = self.draw.words("split order", self._ids[who], 1, lane=place)[:, 0]
+        return owned[np.lexsort((luck, cell[owned]))]
+
+    @property
+    def _ids(self) -> npt.NDArray[np.uint64]:
+        """The number by which chance knows each client."""
+        if self.apart is None:
+            return np.arange(self.clients, dtype=np.uint64)
+        hashes = (hashlib.sha256(name.encode()).digest()[:8] for name in self.apart)
+        return np.array([int.from_bytes(found, "little") for found in hashes], dtype=np.uint64)
 
     def _chosen(self, rows: Whole, fraction: float, purpose: str, last: bool) -> Mask:
         """A mask of the given rows, which are sorted by client: the fraction of each client, evenly spaced.
@@ -191,7 +208,7 @@ class Splitter:
         place = places(sizes)
         if self.chronological:
             return place >= n - t if last else place < t
-        start = self.draw.uniform(f"split {purpose}", np.arange(self.clients), 1)[:, 0]
+        start = self.draw.uniform(f"split {purpose}", self._ids, 1)[:, 0]
         shift = np.repeat((start * sizes).astype(np.int64), sizes)
         mask: Mask = ((place + 1) * t + shift) // n > (place * t + shift) // n
         return mask

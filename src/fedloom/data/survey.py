@@ -188,6 +188,15 @@ class Found:
         kinds = {"numbers": self.numbers, "truth values": self.truths, "dates": self.dates, "texts": self.texts}
         return " and ".join(kind for kind, count in kinds.items() if count) or "nothing"
 
+    def discreet(self, choices: Choices) -> Found:
+        """The same as a client tells it to others (:meth:`Survey.discreet`)."""
+        if self.name in choices.lists:
+            return self if choices.lists[self.name] is None else replace(self, words=None, figures=None)
+        figures = None if self.numbers == self.known else self.figures
+        distinct = len(self.words or ())
+        words = None if distinct > choices.embed_from and 2 * distinct > self.known else self.words
+        return replace(self, words=words, figures=figures)
+
     def joined(self, other: Found, choices: Choices) -> Found:
         """What is in the cells of both."""
         counts = {
@@ -220,6 +229,14 @@ class Survey:
     def names(self) -> tuple[str, ...]:
         """The columns."""
         return tuple(found.name for found in self.columns)
+
+    def discreet(self, choices: Choices) -> Survey:
+        """The same as a client tells it to others: without what is no category, or is as good as a row.
+
+        The numbers of a column of numbers are not listed, nor are texts that hardly ever come again, as names of people
+        do, unless the user says that the column is one of categories; nor categories whose list is given.
+        """
+        return Survey(tuple(found.discreet(choices) for found in self.columns))
 
     def as_tree(self) -> dict[str, Any]:
         """In plain types, for a message or a file of JSON."""
@@ -324,7 +341,10 @@ def notes_of(fates: Sequence[Fate]) -> list[str]:
 
 _EMPTY = "columns left out, for nothing is in them"
 _DROPPED = "columns of dates left out, as dates = 'drop' asks for"
-_MANY = f"columns left out, of more than {MOST_WORDS:,} texts or of texts longer than {LONGEST_WORD} letters"
+_MANY = (
+    f"columns left out, of more than {MOST_WORDS:,} texts, of texts longer than {LONGEST_WORD} letters, or of texts "
+    "that a client's file keeps to itself, for they hardly ever come again (categories = [NAME] tells them)"
+)
 _IDS = "columns left out, of texts that hardly ever come again, as ids do (categories = [NAME] keeps one)"
 _ALMOST = {
     "number": "columns left out, for most cells are numbers and some are none (numbers = [NAME]: these are missing)",

@@ -28,11 +28,12 @@ class Table:
     ``group_names``; ``time`` says when a row was seen; ``published_split`` is True where the publisher counts the row
     as a test row; ``ids`` are the publisher's row numbers. ``blocks`` are the columns that parties of these names hold.
     ``feature_names`` are those of the columns (of windows, of each step's), ``target_names`` those of a regression's
-    targets. Rows of a ``series`` follow each other, so that the last ones
-    are the test unless something else is asked for. ``scaling`` is done once it is known which rows are for training;
-    it also fills features that are missing (NaN), which no other table may have. ``encoding`` is how the columns of a
-    file became features, ``fates`` what became of each of them, ``units`` how they were standardised before anybody
-    owned a row.
+    targets. Rows of a ``series`` follow each other, so that the last ones are the test unless something else is asked
+    for. Natural clients whose rows come from files of their own are ``apart``: each is split by its name and its own
+    rows alone, as it would split them by itself. ``scaling`` is done once it is known which rows are for training; it
+    also fills features that are missing (NaN), which no other table may have. ``encoding`` is how the columns of a file
+    became features, ``fates`` what became of each of them, ``units`` how they were standardised before anybody owned a
+    row.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Table:
     feature_names: tuple[str, ...] = ()
     target_names: tuple[str, ...] = ()
     series: bool = False
+    apart: bool = False
     scaling: Scaling | None = None
     encoding: Encoding | None = None
     units: Scale | None = None

@@ -33,12 +33,12 @@ def server_app(folder: str | Path) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        from fedloom.deploy.rows import fleet_experiment
         from fedloom.deploy.server import serve
         from fedloom.deploy.terms import Terms
-        from fedloom.experiment import Experiment
         from fedloom.report import write_report
 
-        run = serve(grid, Experiment.load(Path(folder) / EXPERIMENT), Terms.read(context.run_config))
+        run = serve(grid, fleet_experiment(Path(folder) / EXPERIMENT), Terms.read(context.run_config))
         if run.folder is not None:
             page = run.folder / "report.html"
             write_report(run.folder, page)

@@ -6,22 +6,25 @@ import json
 import math
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, field
 from typing import Any
 
 import torch
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 from torch import Tensor
 
 from fedloom import __version__
+from fedloom.data.scaling import By, Kind, Scaling
+from fedloom.deploy.agreement import Agreed, elsewhere
 from fedloom.deploy.codec import Tree
 from fedloom.deploy.terms import ROWS
 from fedloom.errors import ConfigError, MessageError
 from fedloom.federation.data import SOURCE, TARGET, FederatedData, Task
+from fedloom.federation.encoding import Column, Encoding
 from fedloom.federation.ragged import Ragged
 
-_AGREED = ("fedloom", "task", "shape", "classes", "targets", "features", "splits")
+_AGREED = ("fedloom", "task", "shape", "classes", "targets", "features", "splits", "scaling", "scaling_by", "encoding")
 _MOST_NUMBERS = 1 << 28  # of one row's features
 _MOST_AXES = 8
 _MOST_OUTPUTS = 1_000_000
@@ -29,6 +32,7 @@ _MOST_SPLITS = 16
 _MOST_CLIENTS = 1 << 31
 _MOST_LETTERS = 200  # of the client's name, the data's, a split's
 _MOST_WORDS = 1000  # letters of a class, a target, a feature
+_FEW_LETTERS = 160
 
 
 @checked(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
@@ -51,6 +55,16 @@ class Card:
     client: int | None = None
     """Its number in a rehearsal, where it is that of the simulation; otherwise the server gives it one."""
     outputs: int = 1
+    scaling: Kind = "none"
+    """How its numbers are to be scaled …"""
+    scaling_by: By = "all"
+    """… and by whose training rows."""
+    encoding: list[dict[str, Any]] = field(default_factory=list)
+    """How columns of a file became its features, where that was known before anybody was asked."""
+    gaps: bool = False
+    """Whether features are missing in its rows."""
+    wide: list[str] = field(default_factory=list)
+    """Of features and targets those whose numbers float32 would round."""
     fedloom: str = __version__
 
     @property
@@ -101,14 +115,19 @@ class Card:
             raise MessageError("it has too many splits, classes or targets")
         if len(self.features) > _MOST_NUMBERS:
             raise MessageError("it has too many features")
+        if self.encoding and len(_encoding(self.encoding).names) != self.columns["x"]:
+            raise MessageError("its columns become other numbers than its rows have")
+        if set(self.wide) - {"x", "y"}:
+            raise MessageError("it has other numbers than features (x) and targets (y)")
         if not self.name:
             raise MessageError("its client has no name")
         _refuse_odd([self.name, self.data, self.fedloom, *self.sizes], _MOST_LETTERS, ("Cc", "Cf", "Cs", "Zl", "Zp"))
         _refuse_odd([*self.classes, *self.targets, *self.features], _MOST_WORDS, ("Cc", "Cs"))
 
     @staticmethod
-    def of(data: FederatedData, client: int | None) -> Card:
-        """The card of a federation of one client."""
+    def of(data: FederatedData, client: int | None, scaling: Scaling | None = None) -> Card:
+        """The card of a federation of one client, whose rows are to be scaled in this way; none: they are ready."""
+        asked = scaling or Scaling("none")
         return Card(
             name=data.label(0),
             sizes={name: int(split.sizes[0]) for name, split in data.splits.items()},
@@ -121,7 +140,23 @@ class Card:
             data=data.name,
             client=client,
             outputs=data.outputs,
+            scaling=asked.kind,
+            scaling_by=asked.by,
+            encoding=[] if data.encoding is None else data.encoding.record(),
+            gaps=data.x.is_floating_point() and bool(torch.isnan(data.x).any()),
+            wide=[part for part in ("x", "y") if getattr(data, part).dtype == torch.float64],
         )
+
+    @property
+    def known_encoding(self) -> Encoding | None:
+        """How columns of a file became features, if that is known."""
+        return _encoding(self.encoding) if self.encoding else None
+
+    @property
+    def columns(self) -> dict[str, int]:
+        """How many columns a scaling knows of features and, for a regression, of targets."""
+        features = self.shape[-1] if len(self.shape) == 2 else math.prod(self.shape)
+        return {"x": features} | ({"y": self.outputs} if self.task == "regression" else {})
 
     def refuse_other(self, other: Card) -> None:
         """ConfigError when another node cannot be of the same federation, saying in what it differs."""
@@ -130,8 +165,26 @@ class Card:
             if ours != theirs:
                 raise ConfigError(
                     f"the node of {other.name!r} has {what} = {_short(theirs)}, but that of {self.name!r} has "
-                    f"{_short(ours)}; all nodes of a fleet must agree"
+                    f"{_short(ours)}{_apart(ours, theirs)}; all nodes of a fleet must agree"
                 )
+
+
+def _encoding(record: list[dict[str, Any]]) -> Encoding:
+    """What a node says of its columns; MessageError when it is nothing that can be."""
+    try:
+        return Encoding(TypeAdapter(tuple[Column, ...]).validate_python(record))
+    except ValidationError as error:
+        raise MessageError(f"its columns are none ({error.errors()[0]['msg']})") from None
+
+
+def _apart(ours: Any, theirs: Any) -> str:
+    """Of two lists of names that are too long to see it, in what they differ."""
+    if not isinstance(ours, list) or len(repr(ours)) + len(repr(theirs)) <= _FEW_LETTERS:
+        return ""
+    for words, one, other in ((" it lacks", ours, theirs), (" it alone has", theirs, ours)):
+        if lacking := [name for name in one if name not in other]:
+            return f";{words} {_short(lacking[0])}"
+    return "; the order differs"
 
 
 def _refuse_odd(texts: Sequence[str], letters: int, odd: Sequence[str]) -> None:
@@ -143,9 +196,12 @@ def _refuse_odd(texts: Sequence[str], letters: int, odd: Sequence[str]) -> None:
             raise MessageError(f"the name {_short(text)} has control characters")
 
 
-def described(cards: Sequence[Card]) -> FederatedData:
+def described(cards: Sequence[Card], agreed: Agreed | None = None) -> FederatedData:
     """The federation of these clients, in the order of their numbers, without a single row."""
-    first = cards[0]
+    first, agreed = cards[0], agreed or Agreed()
+    x_scale, y_scale = agreed.scales
+    if first.scaling != "none" and first.scaling_by == "client":
+        x_scale, y_scale = (elsewhere(first.columns[part]) if part in first.columns else None for part in ("x", "y"))
     splits = {name: Ragged.contiguous(torch.tensor([card.sizes[name] for card in cards])) for name in first.sizes}
     x, y = _blank(first)
     targets = any(card.role == TARGET for card in cards)
@@ -158,8 +214,12 @@ def described(cards: Sequence[Card]) -> FederatedData:
         classes=tuple(first.classes),
         roles=torch.tensor([card.role for card in cards], dtype=torch.int8) if targets else None,
         names=tuple(card.name for card in cards),
+        notes=agreed.notes,
         feature_names=tuple(first.features),
         target_names=tuple(first.targets),
+        x_scale=x_scale,
+        y_scale=y_scale,
+        encoding=agreed.encoding,
     )
 
 

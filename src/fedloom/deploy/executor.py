@@ -164,7 +164,7 @@ class Fleet(Remote):
             if node in online:
                 own = {"function": "work", "run": self.roster.run, "work": as_tree(part)}
                 how = {"kind": _KINDS[part.kind], "group": str(part.round + 1)}
-                letters.append(letter(node, own, self.terms.deadline, common, **how))
+                letters.append(letter(node, own, self.terms.deadline, common, self.roster.carried, **how))
         numbers = iter(self.link.send(letters))
         return [next(numbers) if node in online else None for node in nodes]
 

@@ -28,7 +28,7 @@ from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from fedloom.deploy.programs import PROGRAM
 from fedloom.deploy.security import LOOPBACK, OWNER_ONLY, make_certificates, make_node_key, make_token, private_folder
 from fedloom.deploy.signature import sign_app
-from fedloom.errors import RunError
+from fedloom.errors import ConfigError, RunError
 from fedloom.storage.closing import Closing
 
 HOST = LOOPBACK[1]
@@ -105,16 +105,14 @@ class Federation(Closing):
                 )
             time.sleep(_PAUSE)
 
-    def start_node(self, name: str, **config: str | int) -> None:
+    def start_node(self, name: str, /, **config: str | int) -> None:
         """Starts a SuperNode, with a key of its own that the SuperLink knows; a second time with the same key."""
         private = self.folder / "nodes" / name
         if not private.exists():
             _, public = make_node_key(private.parent, name)
             key = public_key_to_bytes(load_ssh_public_key(public.read_bytes()))  # type: ignore[arg-type]
             self.control.RegisterNode(RegisterNodeRequest(public_key=key))
-        words = " ".join(
-            f"{key}='{value}'" if isinstance(value, str) else f"{key}={value}" for key, value in config.items()
-        )
+        words = " ".join(f"{key}={_quoted(value)}" for key, value in config.items())
         self.launch(
             name,
             *(*PROGRAM, "supernode", str(self.certificates.authority), str(free_port()), "--superlink", self.address),
@@ -197,6 +195,16 @@ class Federation(Closing):
         except httpx.TransportError:
             return False
         return True
+
+
+def _quoted(value: str | int) -> str:
+    """A value for Flower's --node-config; a text in quotes that it does not have itself."""
+    if not isinstance(value, str):
+        return str(value)
+    quote = next((mark for mark in "'\"" if mark not in value), None)
+    if quote is None or (quote == '"' and "\\" in value):
+        raise ConfigError(f"a node cannot be given {value!r}, which has quotes of both kinds; choose another name")
+    return f"{quote}{value}{quote}"
 
 
 class _Bearer:

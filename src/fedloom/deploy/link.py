@@ -115,12 +115,18 @@ class Link:
 
 
 def letter(
-    node: int, own: Tree, seconds: float, shared: RecordDict | None = None, kind: str = "query", group: str = ""
+    node: int,
+    own: Tree,
+    seconds: float,
+    shared: RecordDict | None = None,
+    agreed: RecordDict | None = None,
+    kind: str = "query",
+    group: str = "",
 ) -> Letter:
-    """What one node is sent: what is for it alone and, encoded already, what others are sent too.
+    """What one node is sent: what is for it alone and, encoded already, what others are sent too and all agreed on.
 
     It may be answered for so many seconds.
     """
-    nonce = secrets.token_hex(16)
-    content = bundle(own=encode({**own, NONCE: nonce}), shared=RecordDict() if shared is None else shared)
+    nonce, nothing = secrets.token_hex(16), RecordDict()
+    content = bundle(own=encode({**own, NONCE: nonce}), shared=shared or nothing, agreed=agreed or nothing)
     return Letter(Message(content, dst_node_id=node, message_type=kind, ttl=seconds, group_id=group), nonce, seconds)

@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 from flwr.app import RecordDict
 
+from fedloom.deploy.agreement import Agreed
 from fedloom.deploy.apps import EXPERIMENT
-from fedloom.deploy.card import Card
 from fedloom.deploy.codec import Tree, encode, unbundle
 from fedloom.deploy.link import NONCE
 from fedloom.deploy.memory import ContextKeeper, FileKeeper, Keeper
-from fedloom.deploy.rows import NodeConfig, alone, own_rows
+from fedloom.deploy.rows import Device, NodeConfig, alone, device_of, fleet_experiment
 from fedloom.engine.sealing import rows_sha256
 from fedloom.errors import ConfigError, FedloomError, MessageError
 from fedloom.execution import Worker, one_thread
@@ -26,7 +26,7 @@ from fedloom.experiment import Experiment
 from fedloom.federation.data import FederatedData
 from fedloom.types import Message
 
-HELLO = "hello"
+HELLO, SUMS = "hello", "sums"
 THETA = "theta"
 """What all are sent for an evaluation of the server's model: not all that the server keeps."""
 _RUN = re.compile(r"[0-9a-f]{32}")
@@ -45,18 +45,22 @@ class Node:
     folder: Path
     config: NodeConfig
     state: RecordDict
-    _workers: dict[int, Worker] = field(default_factory=dict, init=False)
-    _keepers: dict[str, Keeper] = field(default_factory=dict, init=False)
+    _workers: dict[tuple[int, str], Worker] = field(default_factory=dict, init=False)
+    _keepers: dict[tuple[str, str], Keeper] = field(default_factory=dict, init=False)
 
     @cached_property
     def experiment(self) -> Experiment:
         """What is to be done, as the server has it too."""
-        return Experiment.load(self.folder / EXPERIMENT)
+        return fleet_experiment(self.folder / EXPERIMENT)
 
     @cached_property
-    def rows(self) -> FederatedData:
-        """This device's rows."""
-        return own_rows(self.experiment, self.folder, self.config)
+    def device(self) -> Device:
+        """Where this device's rows come from."""
+        return device_of(self.experiment, self.folder, self.config)
+
+    def rows(self, agreed: Agreed) -> FederatedData:
+        """This device's rows as a model reads them."""
+        return self.device.data(agreed)
 
     def answer(self, content: RecordDict) -> RecordDict:
         """The reply to a message, which has what all are sent and what is for this node; a failure is a reply too."""
@@ -68,26 +72,28 @@ class Node:
             parts = unbundle(content)
             own, shared = parts.get("own", {}), parts.get("shared", {})
             bound = {NONCE: own[NONCE]} if NONCE in own else {}
+            agreed = Agreed.read(parts["agreed"]) if "agreed" in parts else Agreed()
             with one_thread():
-                return self._answer(own, shared) | bound
+                return self._answer(own, shared, agreed) | bound
         except Exception as error:
             traceback.print_exc()
             text = str(error) if isinstance(error, FedloomError) else f"{type(error).__name__}: {error}"
             return {"error": text} | bound
 
-    def _answer(self, tree: Tree, shared: Tree) -> Tree:
+    def _answer(self, tree: Tree, shared: Tree, agreed: Agreed) -> Tree:
         function = tree.get("function")
         if function == HELLO:
-            client = self.config.get("client")
-            return {"card": Card.of(self.rows, client if isinstance(client, int) else None).tree()}
+            return self._introduced(agreed)
+        if function == SUMS:
+            return {"sums": self.device.sums(agreed, tree["wanted"], tree.get("around"))}
         try:
             work = read_tree(tree["work"])
         except (KeyError, TypeError, ValueError) as error:
             raise MessageError(
                 f"the server asks for what no node does ({error!r}); use the same fedloom everywhere"
             ) from None
-        keeper = self._keeper(tree["run"])
-        worker = self._worker(int(work.clients[0]))
+        keeper = self._keeper(tree["run"], agreed)
+        worker = self._worker(int(work.clients[0]), agreed)
         if isinstance(work, Evaluate) and THETA in shared:
             work, shared = replace(work, theta=shared[THETA]), {}
         if isinstance(work, Turn | Measure):
@@ -100,13 +106,21 @@ class Node:
         found = replace(work, memory=_recalled(work.memory, keeper)).done_by(counting, shared)
         return without_failures(found)
 
-    def _worker(self, client: int) -> Worker:
+    def _introduced(self, agreed: Agreed) -> Tree:
+        """Who this is: its card, or, before all have agreed on how columns are read, what is in its columns."""
+        if agreed.nothing and (told := self.device.told()) is not None:
+            return {"told": told.as_tree()}
+        client = self.config.get("client")
+        return {"card": self.device.card(agreed, client if isinstance(client, int) else None).tree()}
+
+    def _worker(self, client: int, agreed: Agreed) -> Worker:
         """What computes for a client of this number, which has the rows of this device."""
-        if client not in self._workers:
-            experiment = self.experiment.on(alone(self.rows, 0, client))
+        key = (client, agreed.key)
+        if key not in self._workers:
+            experiment = self.experiment.on(alone(self.rows(agreed), 0, client))
             worker = Worker(experiment.problem(), experiment.method, experiment.channel, experiment.top.seed)
-            self._workers[client] = worker
-        return self._workers[client]
+            self._workers[key] = worker
+        return self._workers[key]
 
     def _turn(self, worker: Worker, shared: Message, work: Turn, keeper: Keeper) -> Tree:
         """A turn: the reply as it travels, and the memory after it kept beside the one before."""
@@ -120,23 +134,24 @@ class Node:
             keeper.offer(turns, work.turn, kept)
         return {"wire": found.wire, "evaluations": found.evaluations, "figures": found.figures}
 
-    def _keeper(self, run: str) -> Keeper:
-        """What keeps the memory of a run, whose rows are those that it was begun with."""
-        if run not in self._keepers:
-            keeper = self._found(run)
+    def _keeper(self, run: str, agreed: Agreed) -> Keeper:
+        """What keeps the memory of a run, whose rows are those that it was begun with, read as they were then."""
+        key = (run, agreed.key)
+        if key not in self._keepers:
+            keeper = self._found(run, rows_sha256(self.rows(agreed)))
             keeper.begin()
-            self._keepers[run] = keeper
-        return self._keepers[run]
+            self._keepers[key] = keeper
+        return self._keepers[key]
 
-    def _found(self, run: str) -> Keeper:
+    def _found(self, run: str, rows: str) -> Keeper:
         if not _RUN.fullmatch(run):
             raise MessageError(f"the run is called {run[:40]!r}; use the same fedloom everywhere")
         place = self.config.get("state")
         if place is None:
-            return ContextKeeper(rows_sha256(self.rows), self.state)
+            return ContextKeeper(rows, self.state)
         if not isinstance(place, str):
             raise ConfigError(f"the node's state = {place!r} is no folder; start it with --node-config \"state='DIR'\"")
-        return FileKeeper(rows_sha256(self.rows), Path(place), run)
+        return FileKeeper(rows, Path(place), run)
 
 
 def _recalled(memory: Memories | None, keeper: Keeper) -> Memories | None:

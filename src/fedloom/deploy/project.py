@@ -48,13 +48,13 @@ server = server_app(Path(__file__).parent)
 '''
 
 _EXPERIMENT = """\
-# What is learnt, and how: `fedloom run experiment.toml` would simulate it. On the fleet every node loads its own rows
-# (data.py); of [data] only how a node's rows are split counts.
+# What is learnt, and how. `fedloom run experiment.toml --data NODE.csv --data OTHER.csv` simulates it with files that
+# are here; `fedloom deploy up` with the same words rehearses it.
 rounds = 20
 seed = 0
 
 [data]
-test = 0.2
+{data}test = 0.2
 
 [model]
 name = "mlp"
@@ -63,6 +63,21 @@ name = "mlp"
 name = "fedavg"
 lr = 0.1
 batch = 32
+"""
+
+_OF_FILES = """\
+# Every node reads the file that it was started with (node.sh NAME ROWS): CSV, Parquet or npz. Before the first round
+# the nodes agree on what the columns are, on the classes and on the scaling; no row leaves a node.
+label_column = "label"
+task = "classification"
+# class_names = ["no", "yes"]   # all classes in their order; not given, the nodes tell which labels occur
+# drop = ["patient"]            # columns to leave out
+scaling = "standard"
+"""
+
+_OF_MODULE = """\
+# Every node loads its own rows (data.py); here stands how they are split and scaled.
+scaling = "standard"
 """
 
 _DATA = '''\
@@ -163,8 +178,11 @@ def write_app(folder: Path, experiment: str, terms: Terms, name: str = "rehearsa
     _text(folder / "experiment.toml", experiment)
 
 
-def write_project(folder: Path, nodes: list[str], host: str) -> None:
-    """A project for a fleet: the app, a data module to fill in, certificates, a key for each node, scripts to start."""
+def write_project(folder: Path, nodes: list[str], host: str, module: bool = False) -> None:
+    """A project for a fleet: the app, certificates, a key for each node, scripts to start.
+
+    With a ``module`` nodes load their rows by Python that is to be filled in; otherwise they read files.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder} is there already and not empty; nothing was changed: choose another folder")
     if bad := [name for name in nodes if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name)]:
@@ -178,8 +196,10 @@ def write_project(folder: Path, nodes: list[str], host: str) -> None:
     for name in nodes:
         make_node_key(folder / "nodes", name)
     terms = Terms(nodes=len(nodes), minimum=max(1, len(nodes) // 2))
-    write_app(folder, _EXPERIMENT, terms, name=_app_name(folder.name))
-    _text(folder / "data.py", _DATA)
+    experiment = _EXPERIMENT.format(data=_OF_MODULE if module else _OF_FILES)
+    write_app(folder, experiment, terms, name=_app_name(folder.name))
+    if module:
+        _text(folder / "data.py", _DATA)
     _text(folder / ".gitignore", _IGNORED)
     _text(folder / "environment.sh", _ENVIRONMENT)
     for script, text in (("server.sh", _SERVER), ("run.sh", _RUN), ("node.sh", _NODE)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedloom.channel import Channel, finite_rows
+from fedloom.data.scaling import Sums
 from fedloom.deploy.codec import Tree, decode
 from fedloom.deploy.link import NONCE, Reply
 from fedloom.deploy.terms import Terms
@@ -31,6 +33,7 @@ UNFORESEEN = "it cannot be taken in"
 _MOST_LETTERS = 500  # of what a node says in its own words
 _MOST_GRADIENTS = 10**12  # evaluations of single rows in one turn: sums over any fleet stay far below 2⁶³
 _ROUNDING = 1e-6
+_NUMBER = 1e38  # more than this no number of float32 is
 _LARGE = 1e9  # numbers of which no sum of squares over rows is larger than counts can be
 
 
@@ -168,6 +171,50 @@ def _refuse_implausible(metric: Metric, value: Tensor, sums: Tensor, rows: int, 
         return
     if not lowest <= found <= highest:
         raise MessageError(f"the {name} of the reply is {found:.3g}; it lies between {lowest:g} and {highest:g}")
+
+
+def summed(tree: Tree, wanted: Sequence[str], columns: Mapping[str, int], values: int) -> dict[str, Sums]:
+    """The sums that a client tells of so many ``columns`` of features (x) and targets (y).
+
+    Each is of at most so many ``values``. Only what was ``wanted`` is there; the rest is as if it had no rows.
+    """
+    sums = tree.get("sums")
+    if set(tree) != {"sums"} or not isinstance(sums, dict) or set(sums) != set(columns):
+        raise MessageError("the reply is no reply to this question")
+    found = {}
+    for part, width in columns.items():
+        told = sums[part]
+        if not _are_tensors(told) or set(told) != set(wanted):
+            raise MessageError("the reply is no reply to this question")
+        for name, value in told.items():
+            if value.dtype != torch.float64 or value.shape != (width,):
+                raise MessageError(f"the {name} of {part!r} is {_described(value)}, not float64 of shape [{width}]")
+        whole = Sums.nothing(1, width)
+        found[part] = replace(whole, **{name: value.unsqueeze(0) for name, value in told.items()})
+        _refuse_sums(found[part], part, values, set(wanted))
+    return found
+
+
+def _refuse_sums(sums: Sums, part: str, values: int, wanted: set[str]) -> None:
+    """MessageError for sums that no numbers have."""
+    count, total, squares = sums.count, sums.total, sums.squares
+    known = count > 0
+    if not bool(((count >= 0) & (count <= values) & (count == count.round())).all()):
+        raise MessageError(f"the count of {part!r} is no number of values from 0 to {values:,}")
+    for name in sorted(wanted - {"count"}):
+        value = getattr(sums, name)
+        bounds = _NUMBER * count.clamp(min=1) * (_NUMBER if name == "squares" else 1.0)
+        if not bool((value.abs() <= bounds)[known].all()):  # neither is NaN
+            raise MessageError(f"the {name} of {part!r} is not finite, or larger than numbers of this kind can be")
+    if bool((total != 0)[~known].any()) or bool((squares != 0)[~known].any()):
+        raise MessageError(f"the sums of {part!r} are of values that are not there")
+    if "squares" in wanted and bool((total.square() > count * squares * (1 + _ROUNDING))[known].any()):
+        raise MessageError(f"the squares of {part!r} are smaller than any with such a sum")
+    if "least" in wanted:
+        slack = _ROUNDING * (sums.least.abs() + sums.greatest.abs())
+        mean = sums.mean
+        if not bool(((sums.least - slack <= mean) & (mean <= sums.greatest + slack))[known].all()):
+            raise MessageError(f"the mean of {part!r} is not between the least and the greatest")
 
 
 def measured(tree: Tree, rows: int, like: Mapping[str, Tensor] | None, terms: Terms) -> Measured:

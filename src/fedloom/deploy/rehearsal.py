@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedloom.data.apart import ELSEWHERE
+from fedloom.data.paths import found_files, stem
 from fedloom.deploy.federation import Federation
 from fedloom.deploy.project import write_app
 from fedloom.deploy.security import private_folder
@@ -17,6 +19,7 @@ from fedloom.deploy.terms import Terms
 from fedloom.engine.run import Progress
 from fedloom.errors import ConfigError, RunError
 from fedloom.experiment import Experiment
+from fedloom.federation.data import SOURCE
 from fedloom.storage import toml
 from fedloom.storage.folder import HISTORY, SUMMARY
 from fedloom.storage.history import History
@@ -34,7 +37,8 @@ def rehearse(
     """
     refuse(experiment)
     experiment.check()
-    clients = experiment.data().clients
+    data = experiment.data()
+    clients = data.clients
     if nodes not in (None, clients):
         raise ConfigError(
             f"--nodes {nodes}, but the experiment has {clients} clients, and every client is a node: give --nodes "
@@ -44,19 +48,50 @@ def rehearse(
     beside = out.with_name(f"{out.name}.rehearsal")
     private_folder(beside)
     shutil.rmtree(beside / "federation", ignore_errors=True)
-    settings, weights = experiment.resolved(), experiment.problem().loss.class_weights
+    files = files_of(experiment)
+    settings = experiment.resolved() | ({} if files is None else {"data": _of_nodes(experiment)})
+    weights = experiment.problem().loss.class_weights
     if weights is not None:  # no node could know them: they follow from the labels of all clients
         settings["model"]["class_weights"] = list(weights)
     write_app(beside / "app", toml.dumps(settings), replace(terms or Terms(), out=str(out), nodes=clients))
     with Federation(beside / "federation") as federation:
         for client in range(clients):
-            federation.start_node(f"node-{client}", client=client, state=str(beside / f"state-{client}"))
+            own: dict[str, str | int] = {"client": client}
+            if files is not None:
+                role = "source" if data.roles is None or int(data.roles[client]) == SOURCE else "target"
+                own = {"name": data.label(client), "rows": str(files[data.label(client)]), "role": role}
+            federation.start_node(f"node-{client}", state=str(beside / f"state-{client}"), **own)
         fault = _followed(federation, federation.run(beside / "app"), out, experiment.top.rounds or 0, follow)
     if fault:
         raise RunError(f"{fault.removeprefix('ServerApp failed with exception: ')} (logs: {beside / 'federation'})")
     shutil.rmtree(beside, ignore_errors=True)
     summary: dict[str, Any] = json.loads((out / SUMMARY).read_text())
     return summary
+
+
+def files_of(experiment: Experiment) -> dict[str, Path] | None:
+    """The file of each client by name, where clients have files of their own and keep what is in them.
+
+    None: the rows are dealt to clients by the partition, so in a rehearsal every node loads them all.
+    """
+    plan, table = experiment.data_plan, experiment.table()
+    division = plan.division
+    limited = division.source_classes is not None or division.target_classes is not None or plan.steps
+    if plan.path is None or not table.apart or tuple(division.partition or ("natural",)) != ("natural",) or limited:
+        return None
+    if division.test == "published" or any(plan.options.get(option) for option in ELSEWHERE):
+        return None
+    names = experiment.data().names or ()
+    files = {stem(file): file.resolve() for file in found_files(plan.path)[0]}
+    return files if len(names) == len(files) else None
+
+
+def _of_nodes(experiment: Experiment) -> dict[str, Any]:
+    """The [data] section of nodes that read their own files."""
+    plan = experiment.data_plan
+    whole = plan.resolved(experiment.table(), experiment.data())
+    kept = {*plan.options, "seed", "test", "validation", "support", "chronological"}
+    return {key: value for key, value in whole.items() if key in kept} | {"task": experiment.table().task}
 
 
 def _followed(federation: Federation, run: int, out: Path, rounds: int, follow: Progress) -> str:

@@ -8,10 +8,15 @@ import math
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from flwr.app import RecordDict
+
+from fedloom.data.apart import Told
+from fedloom.deploy.agreement import Agreed
 from fedloom.deploy.card import Card, described
-from fedloom.deploy.codec import Tree
+from fedloom.deploy.codec import Tree, encode
 from fedloom.deploy.link import Link, letter
 from fedloom.deploy.node import HELLO
 from fedloom.deploy.reading import clean, read
@@ -24,6 +29,9 @@ from fedloom.storage.folder import FLEET
 log = logging.getLogger("flwr")
 _HELLO_SECONDS = 600.0  # a node has so long to say who it is before it is asked again
 _HELLO_BYTES = 16 << 20  # that it may say so in
+_TWICE = "two nodes call themselves {!r}; every client needs a name of its own"
+Settle = Callable[[Mapping[str, Told]], Agreed]
+"""From what each client tells of its columns to how all read them."""
 
 
 class Roster:
@@ -36,10 +44,16 @@ class Roster:
         self.cards: list[Card] = []
         self.nodes: dict[int, int] = {}
         """The node of each client, by the client's number."""
+        self.agreed = Agreed()
+        """How all nodes read their rows …"""
+        self.carried = RecordDict()
+        """… as it is sent with every message; nothing, as long as nothing was agreed."""
         self.strangers: dict[int, str] = {}
         """Nodes that cannot take part, and why."""
         self._asked: dict[int, tuple[str, float]] = {}
         self._new: dict[int, Card] = {}
+        self._surveys: dict[int, Told] = {}
+        """What nodes say of their columns before it is agreed how these are read."""
         self._data: FederatedData | None = None
 
     def restore(self) -> None:
@@ -48,21 +62,47 @@ class Roster:
             saved = json.loads(self.path.read_text())
         self.run = saved["run"]
         self.cards = [Card.read(client, self.rows) for client in saved["clients"]]
+        if "agreed" in saved:
+            self.agree(Agreed.read(saved["agreed"]))
 
     def save(self) -> None:
-        """Writes the numbers down."""
-        write_json(self.path, {"run": self.run, "clients": [card.tree() for card in self.cards]})
+        """Writes the numbers down, and what was agreed."""
+        clients = [card.tree() for card in self.cards]
+        write_json(self.path, {"run": self.run, "clients": clients, "agreed": self.agreed.tree()})
+
+    def agree(self, agreed: Agreed) -> None:
+        """From now on every message says how all nodes read their rows."""
+        self.agreed, self.carried, self._data = agreed, encode(agreed.tree()), None
 
     def data(self) -> FederatedData:
         """The federation as it is known now: the same object until somebody joins."""
         if self._data is None or self._data.clients < len(self.cards):
-            self._data = described(self.cards)
+            self._data = described(self.cards, self.agreed)
         return self._data
 
-    def gather(self, wanted: int, seconds: float) -> None:
-        """Waits until so many clients are there, and gives them their numbers."""
+    def gather(self, wanted: int, seconds: float, settle: Settle | None = None) -> None:
+        """Waits until so many clients are there, and gives them their numbers.
+
+        Nodes that read files first say what is in their columns, and ``settle`` makes of that how all read them.
+        """
+        self._wait(wanted, seconds)
+        if self._surveys:
+            if settle is None:
+                raise ConfigError("nodes ask how their columns are to be read, and the experiment does not say")
+            log.info("%s nodes have said what is in their columns", len(self._surveys))
+            self.agree(settle({told.name: told for told in self._surveys.values()}))
+            self._surveys = {}
+            self._wait(wanted, seconds)
+        self._number()
+
+    def _wait(self, wanted: int, seconds: float) -> None:
         until = time.monotonic() + seconds
         while (there := self._there()) < wanted:
+            refused = {node: why for node, why in self.strangers.items() if node in self.link.nodes()}
+            if there == 0 and len(refused) >= max(wanted, len(self.link.nodes())):
+                raise RunError(
+                    f"no node can take part: {'; '.join(refused.values())}. See to the nodes, and start the run again"
+                )
             if time.monotonic() >= until:
                 self._refuse_unfit()
                 why = "".join(f"; {text}" for text in self.strangers.values())
@@ -71,12 +111,12 @@ class Roster:
                     "start the others, or ask for fewer (nodes, minimum)"
                 )
             self.link.pause()
-        self._number()
 
     def _there(self) -> int:
-        """How many nodes are there, with those who have just said who they are."""
+        """How many nodes are there, with those who have just said who they are, or what is in their columns."""
         self._look()
-        return len(self.here()) + len(self._new) - len(self._unfit())
+        self._refuse_odd_columns()
+        return len(self.here()) + len(self._new) - len(self._unfit()) + len(self._surveys)
 
     def here(self) -> list[int]:
         """The clients whose nodes are there now."""
@@ -90,13 +130,13 @@ class Roster:
 
     def _look(self) -> None:
         """Asks new nodes who they are, and takes note of those who have said it."""
-        known, now = {*self.nodes.values(), *self._new, *self.strangers}, time.monotonic()
+        known, now = {*self.nodes.values(), *self._new, *self._surveys, *self.strangers}, time.monotonic()
         new = [
             node
             for node in sorted(self.link.nodes() - known)
             if node not in self._asked or now - self._asked[node][1] > _HELLO_SECONDS
         ]
-        letters = [letter(node, {"function": HELLO}, _HELLO_SECONDS) for node in new]
+        letters = [letter(node, {"function": HELLO}, _HELLO_SECONDS, agreed=self.carried) for node in new]
         for node, number in zip(new, self.link.send(letters), strict=True):
             if number is not None:
                 self._asked[node] = (number, now)
@@ -105,12 +145,24 @@ class Roster:
             node = asked[number]
             del self._asked[node]
             try:
-                self._new[node] = read(reply, _HELLO_BYTES, self._card)
+                said = read(reply, _HELLO_BYTES, self._said)
             except FedloomError as error:
                 self._refuse(node, str(error))
+                continue
+            if isinstance(said, Card):
+                self._new[node] = said
+            elif self.carried:
+                self._refuse(node, f"the node of {said.name!r} does not read its columns as all agreed")
+            else:
+                self._surveys[node] = said
+
+    def _said(self, tree: Tree) -> Card | Told:
+        """What a node says of itself, or of its columns."""
+        if "told" in tree:
+            return Told.read_tree(tree["told"])
+        return self._card(tree)
 
     def _card(self, tree: Tree) -> Card:
-        """What a node says of itself."""
         card = Card.read(tree.get("card"), self.rows)
         if card.role == SOURCE and card.sizes["train"] == 0:
             raise ConfigError(f"the node of {card.name!r} has no training rows; give it some, or role='target'")
@@ -130,11 +182,26 @@ class Roster:
             try:
                 known[0].refuse_other(card)
                 if card.name in taken:
-                    raise ConfigError(f"two nodes call themselves {card.name!r}; every client needs a name of its own")
+                    raise ConfigError(_TWICE.format(card.name))
                 taken.add(card.name)
             except ConfigError as error:
                 unfit[node] = str(error)
         return unfit
+
+    def _refuse_odd_columns(self) -> None:
+        """Nodes whose files have other columns than most cannot take part; nor can two of the same name."""
+        told = sorted(self._surveys.items())
+        forms = Counter(one.form for _, one in told)
+        most = [one for _, one in told if forms[one.form] == max(forms.values())][:1]
+        taken = set[str]()
+        for node, one in told:
+            why = most[0].misfit(one)
+            if why is None and one.name in taken:
+                why = _TWICE.format(one.name)
+            taken.add(one.name)
+            if why is not None and len(told) >= 2:
+                del self._surveys[node]
+                self._refuse(node, clean(why))
 
     def _refuse_unfit(self) -> None:
         for node, why in self._unfit().items():
@@ -162,3 +229,9 @@ class Roster:
             self.nodes[client] = node
             log.info("client %s (%s) is on node %s", client, card.name, node)
         self._new = {}
+
+
+def agreed_in(folder: Path) -> tuple[str, ...]:
+    """What the nodes of the run in a folder have agreed on, in words."""
+    path = folder / FLEET
+    return Agreed.read(json.loads(path.read_text())["agreed"]).notes if path.is_file() else ()

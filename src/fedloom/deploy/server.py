@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flwr.serverapp import Grid
 
+from fedloom.data.apart import Told, check_options, settled
+from fedloom.deploy.agreement import Agreed
+from fedloom.deploy.exchange import Exchange
 from fedloom.deploy.executor import Fleet
 from fedloom.deploy.link import Link
 from fedloom.deploy.roster import Roster
+from fedloom.deploy.rows import MODULE, of_nodes
 from fedloom.deploy.terms import Terms
 from fedloom.engine.engine import Row
 from fedloom.engine.evaluation import headline_value
@@ -28,19 +34,33 @@ log = logging.getLogger("flwr")
 def serve(grid: Grid, experiment: Experiment, terms: Terms) -> Run:
     """Runs an experiment on a fleet, or goes on with the run that is in the folder."""
     refuse(experiment)
+    _check_own_rows(experiment)
     out, config = Path(terms.out), experiment.settings.values
     resume = _resumes(out, config, terms.force)
     roster = Roster(Link(grid), out, terms.rows)
-    if resume:
+    begun = resume and roster.path.is_file()  # a kill may have come before the nodes had agreed
+    if begun:
         roster.restore()
-    roster.gather(terms.nodes, terms.wait)
+    roster.gather(terms.nodes, terms.wait, partial(_settled, experiment))
+    if not begun:
+        Exchange(roster, terms).agree()
     experiment = experiment.on(roster.data())
-    prepared = experiment.prepared()
+    prepared = experiment.prepared(config=config)
     if experiment.fleet != Simulated():
         log.warning("the fleet is real: [fleet], which describes a simulated one, is left out")
     setting = replace(prepared.setting, fleet=Simulated(), stack=1, on_error="drop")
-    real = replace(prepared, setting=setting, executor=Fleet(roster, terms), config=config)
+    notes = (*prepared.notes, *roster.agreed.notes)
+    real = replace(prepared, setting=setting, executor=Fleet(roster, terms), notes=notes)
     return real.run(out, force=terms.force and not resume, resume=resume, progress=_tell)
+
+
+def _settled(experiment: Experiment, told: Mapping[str, Told]) -> Agreed:
+    """How all nodes read their files, from what each tells of its own."""
+    known, notes = settled(told, experiment.data_plan.options)
+    classes = [] if known.classes is None else [f"classes {', '.join(known.classes)}"]
+    columns = [] if known.encoding is None else [f"{len(known.encoding.columns)} columns"]
+    said = " and ".join([*columns, *classes]) or "nothing"
+    return Agreed(known.encoding, known.classes, notes=(f"{said}, as {len(told)} nodes tell", *notes))
 
 
 def refuse(experiment: Experiment) -> None:
@@ -54,12 +74,30 @@ def refuse(experiment: Experiment) -> None:
         )
     if experiment.stream is not None:
         raise ConfigError("[stream] lets rows arrive by a simulated clock; on a fleet time is real: leave it out")
+    if experiment.data_plan.division.folds is not None:
+        raise ConfigError("data.folds is for a simulation: on a fleet each node splits its own rows; leave it out")
     for evaluation in experiment.evaluations:
         if evaluation.gradients:
             raise ConfigError(
                 f"{evaluation.name}: gradients = true compares the clients' gradients, which stay on their devices; "
                 "leave it out"
             )
+
+
+def _check_own_rows(experiment: Experiment) -> None:
+    """Where every node has rows of its own: ConfigError, before nodes are waited for, when [data] cannot be followed.
+
+    What it says of a simulation is left out, and that is said.
+    """
+    if not of_nodes(experiment):
+        return
+    said, options = experiment.settings.get(("data",)) or {}, experiment.data_plan.options
+    unused = sorted(set(said) - {"path", "seed", "test", "validation", "support", "chronological", *options})
+    if unused:
+        log.warning("[data] says how a simulation deals rows, and is left out here: %s", ", ".join(unused))
+    file = experiment.settings.file
+    if file is None or not (file.parent / MODULE).is_file():
+        check_options(options)
 
 
 def _tell(row: Row, rounds: int) -> None:

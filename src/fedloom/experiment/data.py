@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
-from fedloom.data import SOURCES, STEPS, Table, default_partition, federate, load, load_file
+from fedloom.data import SOURCES, STEPS, Table, default_partition, load, load_file
+from fedloom.data.federate import Divided, divide
 from fedloom.data.folds import TEST, Fold
 from fedloom.data.paths import common_name, found_files, is_columns, is_pattern
 from fedloom.data.table import class_number
@@ -88,8 +89,11 @@ class DataPlan:
 
     def federate(self, table: Table, seed: int, like: FederatedData | None = None) -> FederatedData:
         """Each client's rows, split, and scaled by those for training; or scaled ``like`` other data were."""
-        division = vars(self.division) | {"seed": self._seed(seed)}
-        return federate(table, **division, like=like, **self.steps)
+        return self.divide(table, seed).federated(like)
+
+    def divide(self, table: Table, seed: int) -> Divided:
+        """Each client's rows, split, before they are scaled."""
+        return divide(table, **vars(self.division) | {"seed": self._seed(seed)}, **self.steps)
 
     def choosing(self) -> DataPlan:
         """The same where something is chosen: with validation rows, unless the user said how many."""

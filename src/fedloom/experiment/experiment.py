@@ -251,13 +251,14 @@ class Experiment(Runnable):
             **sections.written_tracking(self.trackers),
         }
 
-    def prepared(self, label: str | None = None) -> Prepared:
-        """The run, checked as a whole and ready to begin."""
+    def prepared(self, label: str | None = None, config: dict[str, Any] | None = None) -> Prepared:
+        """The run, checked as a whole and ready to begin; its folder says ``config``, or else every setting of it."""
         self.check()
         rounds = _sure(self.top.rounds)
         how = self.execution.arguments(rounds) | {"callbacks": self.trackers}
         notes = () if self.prior is None else self.prior.notes
-        return Prepared(self.setting(), rounds, config=self.resolved(), label=label or self.label, notes=notes, **how)
+        written = self.resolved() if config is None else config
+        return Prepared(self.setting(), rounds, config=written, label=label or self.label, notes=notes, **how)
 
     def _perform(self, label: str | None, done: Iterable[Path], **how: Any) -> Run:
         return self.prepared(label).run(**how)

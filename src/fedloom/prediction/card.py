@@ -170,6 +170,11 @@ class ModelCard:
 
     def for_client(self, client: int) -> ModelCard:
         """The same for the rows of one client."""
+        if self.own_scales and not all(scale is None or len(scale.shift) for scale in (self.x_scale, self.y_scale)):
+            raise ConfigError(
+                f"the scale of {self.label(client)!r} stayed on its device, as scaling_by = 'client' asks for: how "
+                "rows are read is known there alone. For a model to be used elsewhere train with scaling_by = 'all'"
+            )
         x, y = (scale and scale.of(client) for scale in (self.x_scale, self.y_scale))
         fill = self.fill if self.fill is None or len(self.fill) == 1 else self.fill[[client]]
         return replace(self, x_scale=x, y_scale=y, fill=fill)
@@ -241,7 +246,9 @@ class ModelCard:
         if facts.blocks is not None and len(facts.blocks) < facts.clients:
             return f"{CARD} does not say which columns each client holds"
         for what, scale, widths in (("x", self.x_scale, {size, facts.shape[-1]}), ("y", self.y_scale, {facts.outputs})):
-            if scale is not None and (scale.shift.shape[1] not in widths or len(scale.shift) not in (1, facts.clients)):
+            if scale is not None and (
+                scale.shift.shape[1] not in widths or len(scale.shift) not in (0, 1, facts.clients)
+            ):
                 return f"{SCALES} has a scale of {what} that fits no row"
         fill = self.fill
         if fill is not None and (fill.dim() != 2 or fill.shape[1] not in (size, facts.shape[-1]) or len(fill) == 0):
@@ -272,7 +279,7 @@ def _flat(scale: Scale | None) -> Scale | None:
     """Each number of a row once, also of images."""
     if scale is None:
         return None
-    shift, factor = (part.double().reshape(len(part), -1) for part in (scale.shift, scale.factor))
+    shift, factor = (part.double().flatten(1) for part in (scale.shift, scale.factor))
     return Scale(shift, factor, scale.mean.double().reshape(-1))
 
 
