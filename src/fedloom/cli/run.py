@@ -179,6 +179,7 @@ def halting(folder: Path) -> Iterator[None]:
 def headline(experiment: Experiment | TaskSequence) -> str:
     """What is about to be done, in a line."""
     from fedloom.experiment import Experiment
+    from fedloom.report.words import plural
 
     if not isinstance(experiment, Experiment):
         first, tasks = headline(first_of(experiment)), experiment.names
@@ -189,7 +190,8 @@ def headline(experiment: Experiment | TaskSequence) -> str:
     many = f"{clients:,} clients" + (f" ({working:,} {how})" if working < clients else "")
     model = experiment.model_plan.settled(experiment.data()).name
     size = f"{model} of {experiment.problem().model.n:,} parameters"
-    return f"{experiment.label} on {experiment.data().name}: {many}, {size}, {experiment.top.rounds:,} rounds"
+    rounds = plural(experiment.top.rounds or 0, "round")
+    return f"{experiment.label} on {experiment.data().name}: {many}, {size}, {rounds}"
 
 
 def first_of(experiment: Experiment | TaskSequence) -> Experiment:

@@ -49,7 +49,8 @@ class Description:
         from rich.table import Table as RichTable
 
         data = self.data
-        shown = RichTable(title=f"{data.name}: {data.clients} clients, {data.task}", caption=self._caption(limit))
+        title, caption = f"{data.name}: {data.clients} clients, {data.task}", self._caption(limit)
+        shown = RichTable(title=title, caption=caption, caption_justify="left")
         shown.add_column("client")
         shown.add_column("role")
         for split in _whole(data):

@@ -6,8 +6,10 @@ import importlib.util
 import inspect
 import io
 import json
+import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,12 +132,24 @@ def _torchscript(predictor: Predictor) -> Written:
     return file.getvalue(), code, ()
 
 
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """A library says only what went wrong: torch tells of packages that nobody asked for."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def _onnx(predictor: Predictor) -> Written:
     for package in ("onnx", "onnxscript"):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(f"exporting to ONNX needs {package}: install fedloom[onnx]")
     module, example, file = predictor.module().float(), _example(predictor).float(), io.BytesIO()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _quiet("torch.onnx"):
         warnings.simplefilter("ignore")
         try:
             program = torch.onnx.export(
