@@ -29,6 +29,7 @@ from typer.testing import CliRunner
 from fedloom.cli import app
 from fedloom.cli.flags import FLAGS, overrides
 from fedloom.comparison import Comparison, FromSettings, parse_entry, parse_sweep, swept
+from fedloom.comparison.repeats import Repeat
 from fedloom.experiment import Settings, load_experiment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -186,6 +187,6 @@ def check_command(block: Block, words: list[str]) -> None:
             entries = swept([parse_entry(text) for text in given["methods"]], sweep)
             comparison = Comparison(FromSettings(Settings.read(path, changes)), entries, [0])
             for entry in entries:
-                comparison.experiment(entry, 0)
+                comparison.experiment(entry, Repeat(0))
     except Exception as error:
         raise AssertionError(f"{block.place}: fedloom {shlex.join(words)}: {error}") from error

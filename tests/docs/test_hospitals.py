@@ -5,6 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import hospitals
+from doc_pages import ROOT
+
+
+def test_the_page_has_the_commands_of_the_script() -> None:
+    page = (ROOT / "docs" / "how-to" / "hospitals.md").read_text()
+    for command in (*hospitals.COMMANDS, hospitals.DEPLOYED[1]):
+        assert " ".join(command.split()[:3]) in page
 
 
 def test_five_hospitals_come_to_a_model_that_predicts_without_fedloom(tmp_path: Path) -> None:

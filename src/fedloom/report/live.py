@@ -24,6 +24,7 @@ from fedloom.report.runs import (
     read_record,
     run_folders,
     section,
+    told_by,
 )
 from fedloom.storage import toml
 from fedloom.storage.files import loads, plain
@@ -163,7 +164,7 @@ class Follower:
         wall = number(row.get("wall_seconds"))
         if wall is not None:
             self._rows = [*self._rows[-_PACE_ROWS:], (row["round"], wall)]
-        told = {name: pick(values, "weighted") for name, values in evaluations(row).items()}
+        told = {name: pick(values, told_by(name, values)) for name, values in evaluations(row).items()}
         for name in primary_first(told):
             if (value := told[name]) is not None:
                 self._metrics[name] = value

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, pairwise
@@ -127,8 +127,8 @@ class RunRecord:
         if self.summary:
             told = section(self.summary, "statistics").get(metric.rpartition("/")[2])
             return told if isinstance(told, str) else "weighted"
-        known = any("pooled" in evaluations(row).get(metric, {}) for row in self.history[-1:])
-        return "pooled" if known and _NO_MEAN.fullmatch(metric.rpartition("/")[2].partition(":")[0]) else "weighted"
+        known = [evaluations(row).get(metric, {}) for row in self.history[-1:]]
+        return told_by(metric, known[0]) if known else "weighted"
 
     def final(self, metric: str, statistic: str | None = None) -> float | None:
         """A metric at the end: from the summary, or from the last round that was evaluated; none: its headline."""
@@ -180,6 +180,12 @@ def total(row: dict[str, Any], *clocks: str) -> float | None:
     """The sum of some clocks in a row of the history; None where it lacks one."""
     values = [number(row.get(clock)) for clock in clocks]
     return None if None in values else sum(value for value in values if value is not None)
+
+
+def told_by(metric: str, statistics: Mapping[str, Any]) -> str:
+    """By which of its statistics a metric is told, as far as its name tells: pooled where it is no mean over rows."""
+    no_mean = _NO_MEAN.fullmatch(metric.rpartition("/")[2].partition(":")[0])
+    return "pooled" if no_mean and "pooled" in statistics else "weighted"
 
 
 def pick(statistics: dict[str, Any], statistic: str) -> float | None:
