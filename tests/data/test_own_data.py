@@ -40,7 +40,9 @@ def saved(frame: pd.DataFrame, folder: Path, ending: str) -> Path:
 def test_a_file_with_a_client_column_becomes_a_table_with_natural_clients(tmp_path: Path, ending: str) -> None:
     path = saved(frame(), tmp_path, ending)
     table = load_file(path, client_column="hospital", label_column="ill", timestamp_column="seen")
-    assert table.x.tolist() == [[30, 0.5], [40, 1.5], [50, 2.5], [60, 3.5], [70, 4.5], [80, 5.5]]
+    assert table.feature_names == ("age", "dose", "note=x", "note=y", "note=z")
+    assert table.x[:, :2].tolist() == [[30, 0.5], [40, 1.5], [50, 2.5], [60, 3.5], [70, 4.5], [80, 5.5]]
+    assert table.x[:, 2:].tolist() == torch.eye(3).repeat(2, 1).tolist()
     assert (table.task, table.classes) == ("binary", ("no", "yes"))
     assert table.y[:, 0].tolist() == [0, 1, 0, 1, 0, 1]
     assert table.group_names == ("a", "b", "c")
@@ -48,7 +50,7 @@ def test_a_file_with_a_client_column_becomes_a_table_with_natural_clients(tmp_pa
     assert table.groups.tolist() == [1, 0, 1, 2, 0, 1]
     assert table.time is not None
     assert torch.diff(table.time).tolist() == [86_400.0] * 5
-    assert "columns left out: note" in table.notes
+    assert "categories, each a number of 0 and 1: note (3)" in table.notes
 
 
 def test_an_npz_file_is_read_by_its_usual_names_and_keeps_the_shape_of_images(tmp_path: Path) -> None:
@@ -69,7 +71,8 @@ def test_chosen_feature_columns_stand_in_the_order_that_was_given(tmp_path: Path
 
 def test_standardised_features_have_mean_zero_and_the_note_says_so(tmp_path: Path) -> None:
     table = load_file(saved(frame(), tmp_path, ".csv"), label_column="ill", standardise=True)
-    assert torch.allclose(table.x.mean(0), torch.zeros(2), atol=1e-6)
+    assert torch.allclose(table.x[:, 3:5].mean(0), torch.zeros(2), atol=1e-6)
+    assert table.x[:, :3].tolist() == torch.eye(3)[[1, 0, 1, 2, 0, 1]].tolist()  # the hospital, not on a scale
     assert any("standardised" in note for note in table.notes)
 
 
@@ -105,12 +108,12 @@ def test_a_wrong_column_or_task_is_named_with_the_nearest_right_one(
 @pytest.mark.parametrize(
     ("change", "options", "complaint"),
     [
-        ({"dose": [1, 2, np.nan, 4, 5, 6]}, {}, r"column 'dose' has no finite value in row 3"),
+        ({"dose": [1, 2, np.nan, 4, 5, 6]}, {"missing": "error"}, r"column 'dose' is missing in row 3; fill or drop"),
         ({"dose": [1, 2, 3, 4, np.inf, 6]}, {}, r"column 'dose' has no finite value in row 5"),
         ({"hospital": ["a", None, "b", "b", "a", "a"]}, {"client_column": "hospital"}, "row 1 has no client"),
         ({"ill": ["no", "yes", None, "no", "no", "no"]}, {}, "row 2 has no label"),
         ({"ill": ["no"] * 6}, {}, "needs at least two"),
-        ({}, {"feature_columns": ["note"]}, "column 'note' is not numeric"),
+        ({"note": [None] * 6}, {"feature_columns": ["note"]}, "nothing is in them: 'note', which is one of feature_co"),
         ({}, {"timestamp_column": "note"}, "column 'note' does not hold times"),
         ({}, {"task": "regression"}, "the targets are not numbers"),
     ],

@@ -150,7 +150,7 @@ def test_a_party_file_without_the_id_column_is_named(tmp_path: Path) -> None:
     pd.DataFrame(X).to_csv(tmp_path / "odd.csv", index=False)
     with pytest.raises(ConfigError, match=r"odd\.csv has no column 'who'"):
         load_file(path, label_column="ill", id_column="who", parties=["odd.csv"])
-    with pytest.raises(ConfigError, match="no party has a column of numbers irn, one of feature_columns"):
+    with pytest.raises(ConfigError, match="no party has a column irn, one of feature_columns"):
         load_file(
             path, label_column="ill", id_column="who", parties=["lab.csv"], feature_columns=["age", "iron", "irn"]
         )

@@ -15,6 +15,11 @@ from fedloom.cli.methods import Json
 from fedloom.cli.run import Sets
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from fedloom.data.survey import Fate
     from fedloom.experiment import Experiment
 
 app = typer.Typer(no_args_is_help=True, help="The data sets: list them, see who would have what, fetch their files.")
@@ -40,7 +45,13 @@ def list_sources(as_json: Json = False) -> None:
 @with_flags((DATA, MODEL), also=("--seed",), without=("--data",))
 def describe(
     flags: Flags,
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A data set, or a .csv, .parquet or .npz file.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME|FILE…",
+            help="A data set, or a .csv, .parquet or .npz file; several, or a folder: a client each.",
+        ),
+    ],
     sets: Sets = None,
     as_json: Json = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Draw who has what into a page.")] = None,
@@ -50,18 +61,20 @@ def describe(
     from fedloom.experiment import Experiment
     from fedloom.storage.files import guarded
 
-    named = replace(next(flag for flag in FLAGS if flag.option == "--data"), option=name)
-    experiment = Experiment.load(None, overrides([(named, name), *flags], sets))
-    description = described(experiment.data())
+    named = replace(next(flag for flag in FLAGS if flag.option == "--data"), option=" ".join(names))
+    experiment = Experiment.load(None, overrides([(named, names), *flags], sets))
+    description, fates = described(experiment.data()), experiment.table().fates
     gradients = _gradients(experiment) if experiment.model_plan.name is not None else {}
     if html is not None:
         with guarded(html):
             description.figure().write_html(html, include_plotlyjs=True)
     if as_json:
-        record = description.record()
+        record = description.record() | ({"read": [_told(fate) for fate in fates]} if fates else {})
         typer.echo(json.dumps(record | ({"gradients": gradients} if gradients else {}), ensure_ascii=False))
         return
     console = make_console()
+    if fates:
+        console.print(_columns(fates))
     console.print(description.table())
     if gradients:
         words = ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in gradients.items())
@@ -82,6 +95,44 @@ def fetch(names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Da
             say(console, f"{name}: {path}")
         if not paths:
             say(console, f"{name}: nothing to fetch, it is there")
+
+
+_LISTED, _SHOWN = 60, 4
+_KINDS = {"number": "a number", "boolean": "0 or 1", "category": "0 or 1 for each category", "index": "embedded"}
+
+
+def _columns(fates: Sequence[Fate]) -> Table:
+    """What is in the columns of a file, and what becomes of each."""
+    from rich.text import Text
+
+    table = make_table("Column", "Holds", "Missing", "Categories", "Becomes")
+    for fate in fates[:_LISTED]:
+        told = _told(fate)
+        shown = [*told["categories"][:_SHOWN], *(["…"] if len(told["categories"]) > _SHOWN else [])]
+        counted = f"{len(told['categories']):,}: {', '.join(shown)}" if shown else ""
+        missing = f"{told['missing']:,} of {told['rows']:,}" if told["missing"] else ""
+        table.add_row(*map(Text, (told["column"], told["holds"], missing, counted, told["becomes"])))
+    if len(fates) > _LISTED:
+        table.add_row(f"and {len(fates) - _LISTED:,} more", "", "", "", "")
+    return table
+
+
+def _told(fate: Fate) -> dict[str, Any]:
+    """One column in words and numbers."""
+    column, found = fate.column, fate.found
+    if column is None:
+        becomes = "left out" + (f": {fate.detail}" if fate.detail else "")
+    else:
+        becomes = ", ".join(column.parts) if column.kind == "date" else _KINDS[column.kind]
+        becomes += ", and where it is missing" if column.indicator else ""
+    return {
+        "column": found.name,
+        "holds": found.looks,
+        "rows": found.rows,
+        "missing": found.missing,
+        "categories": [] if column is None else list(column.categories),
+        "becomes": becomes,
+    }
 
 
 def _gradients(experiment: Experiment) -> dict[str, Any]:

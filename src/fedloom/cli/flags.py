@@ -56,8 +56,38 @@ class Flag:
         return inspect.Parameter(self.parameter, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _data(key: str, value: str) -> dict[str, Any]:
-    return {"data.path" if Path(value).suffix in _FILES else key: value}
+def _data(key: str, values: list[str]) -> dict[str, Any]:
+    """A data set's name; or a file, a folder or a pattern, or several of these."""
+    files = [value for value in values if _is_file(value)]
+    if not files and len(values) == 1:
+        return {key: values[0]}
+    if len(files) < len(values):
+        from fedloom.errors import ConfigError
+
+        odd = next(value for value in values if value not in files)
+        raise ConfigError(f"--data {odd}: only files can be several, a client each; this is none that is there")
+    return {"data.path": files[0] if len(files) == 1 else files}
+
+
+def _is_file(value: str) -> bool:
+    path = Path(value)
+    if path.suffix in _FILES or any(sign in value for sign in "*?["):
+        return True
+    if not path.is_dir():
+        return False
+    from fedloom.data import SOURCES
+
+    return "/" in value or not SOURCES.knows(value)  # a folder that is called as a data set is, is meant by ./NAME
+
+
+def _names(key: str, values: list[str]) -> dict[str, Any]:
+    """Names with commas between them."""
+    return {key: [name.strip() for value in values for name in value.split(",") if name.strip()]}
+
+
+def _one_or_more(key: str, values: list[str]) -> dict[str, Any]:
+    names = _names(key, values)[key]
+    return {key: names[0] if len(names) == 1 else names}
 
 
 def _parsed(key: str, value: str) -> dict[str, Any]:
@@ -85,8 +115,54 @@ def _quantised(key: str, bits: int) -> dict[str, Any]:
 
 FLAGS: tuple[Flag, ...] = (
     Flag(
-        "--data", "data.name", str, "A data set, a .csv, .parquet or .npz file, or module:function.", "NAME|FILE", _data
+        "--data",
+        "data.name",
+        list[str],
+        "A data set, module:function, or a .csv, .parquet or .npz file; a folder, a pattern, or --data again: a file "
+        "for each client.",
+        "NAME|FILE",
+        _data,
     ),
+    Flag("--label-column", "data.label_column", list[str], "Of a file: the labels.", "NAME", _one_or_more),
+    Flag("--client-column", "data.client_column", str, "Of a file: whose each row is.", "NAME"),
+    Flag("--timestamp-column", "data.timestamp_column", str, "Of a file: when each row was seen.", "NAME"),
+    Flag("--task", "data.task", str, "Of a file: auto, binary, classification, multilabel or regression.", "NAME"),
+    Flag("--drop", "data.drop", list[str], "Of a file: columns to leave out, such as id,name.", "NAMES", _names),
+    Flag(
+        "--numbers",
+        "data.numbers",
+        list[str],
+        "Of a file: columns of numbers; a cell that is none counts as missing.",
+        "NAMES",
+        _names,
+    ),
+    Flag(
+        "--categories",
+        "data.categories",
+        list[str],
+        "Of a file: columns of categories that look like numbers.",
+        "NAMES",
+        _names,
+    ),
+    Flag("--embed-from", "data.embed_from", int, "Of a file: embed columns with more categories than this; 20."),
+    Flag("--dates", "data.dates", str, "Of a file: dates as days, parts (month, weekday, …), or drop.", "HOW"),
+    Flag(
+        "--missing",
+        "data.missing",
+        str,
+        "Of a file, what is missing: mean of the training rows, also an indicator, or error.",
+        "HOW",
+    ),
+    Flag(
+        "--scaling",
+        "data.scaling",
+        str,
+        "By the training rows: standard, min-max or none; of a table standard unless given.",
+        "HOW",
+    ),
+    Flag("--window", "data.window", int, "Of a series: so many steps make a row.", "STEPS"),
+    Flag("--stride", "data.stride", int, "Of a series: steps from one window to the next.", "STEPS"),
+    Flag("--horizon", "data.horizon", int, "Of a series: steps from a window's last to its label; 1.", "STEPS"),
     Flag("--clients", "data.clients", int, "How many clients."),
     Flag(
         "--partition",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedloom.data.arrays import AnyTask, Array, array, from_arrays, some
+from fedloom.data.arrays import AnyTask, Array, array, assembled, some
 from fedloom.data.table import Table
 from fedloom.errors import DataError
 from fedloom.federation.blocks import Blocks
@@ -41,6 +41,18 @@ def from_parties(
         table = fedloom.from_parties(held, (ids, x[:, 0] > x[:, 3]))
         print(fedloom.federate(table).names)
     """
+    return aligned(parties, labels, task=task, classes=classes, name=name).check()
+
+
+def aligned(
+    parties: Mapping[str, Held],
+    labels: Held,
+    *,
+    task: AnyTask = "auto",
+    classes: Sequence[str] | None = None,
+    name: str = "parties",
+) -> Table:
+    """The same before it is checked: features may still be missing."""
     if not parties:
         raise DataError(f"{name!r} has no parties; give at least one")
     brought = {party: _rows(party, x, name) for party, (_, x) in parties.items()}
@@ -51,7 +63,7 @@ def from_parties(
         raise DataError(f"{name!r}: a party cannot be called 'labels'; give it another name")
     sizes = {"labels": len(target), **{party: len(rows) for party, rows in brought.items()}}
     places, notes = _places(everybody, sizes, name)
-    table = from_arrays(
+    table = assembled(
         np.concatenate([rows[places[party]] for party, rows in brought.items()], axis=1),
         target[places["labels"]],
         task=task,

@@ -51,6 +51,21 @@ def from_arrays(
         data = fedloom.federate(table)
         print(data.clients, data.classes)
     """
+    return assembled(x, y, clients, task=task, classes=classes, time=time, test=test, name=name).check()
+
+
+def assembled(
+    x: object,
+    y: object,
+    clients: object | None = None,
+    *,
+    task: AnyTask = "auto",
+    classes: Sequence[str] | None = None,
+    time: object | None = None,
+    test: object | None = None,
+    name: str = "arrays",
+) -> Table:
+    """The same before it is checked: features, and targets of a regression, may still be missing."""
     values, target = array(x), array(y)
     if values.ndim < 2:
         raise DataError(f"{name!r}: x has shape {values.shape}; it needs a row and at least one feature dimension")
@@ -70,7 +85,7 @@ def from_arrays(
     groups, group_names = (None, None) if clients is None else _codes(array(clients), "client", name)
     return Table(
         name,
-        torch.from_numpy(_float32(values)),
+        torch.from_numpy(precise(values)),
         read,
         kind,
         names,
@@ -81,7 +96,7 @@ def from_arrays(
         notes=notes,
         feature_names=column_names(x) if values.ndim == 2 else (),
         target_names=column_names(y) if kind == "regression" else (),
-    ).check()
+    )
 
 
 def from_clients(
@@ -154,10 +169,19 @@ def column_names(values: object) -> tuple[str, ...]:
     return texts if len(texts) == len(names) else ()
 
 
-def _float32(values: Array) -> npt.NDArray[np.float32]:
-    """A copy of the numbers; those that are too large become infinite, which the table's check tells of."""
-    with np.errstate(over="ignore"):
-        return np.array(values, dtype=np.float32)
+def precise(values: Array) -> Array:
+    """A copy of the numbers: of a table in float64 where float32 would round them, else in float32.
+
+    Images and windows are many numbers of little precision, so they are always of float32. Numbers that are too large
+    for that become infinite, which the table's check tells of.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = np.array(values, dtype=np.float32)
+        if values.ndim > 2 or values.dtype.kind in "bO" or values.dtype.itemsize < 4 or values.dtype == np.float32:
+            return narrow
+        wide = values.astype(np.float64)
+        same = (narrow == wide) | np.isnan(wide) | ~np.isfinite(narrow)
+    return narrow if bool(same.all()) else np.where(np.isinf(narrow), narrow, wide)
 
 
 def is_whole(values: Array) -> npt.NDArray[np.bool_]:
@@ -209,9 +233,9 @@ def _guess(y: Array) -> Task:
     return "binary" if len(distinct) == 2 else "classification"
 
 
-def _numbers(y: Array, name: str) -> npt.NDArray[np.float32]:
+def _numbers(y: Array, name: str) -> Array:
     try:
-        return _float32(y)
+        return precise(y.astype(np.float64) if y.dtype.kind not in "biuf" else y)
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{name!r}: the targets are not numbers ({error}); choose task='classification'") from error
 

@@ -26,8 +26,8 @@ from fedloom.data.arrays import Array
 from fedloom.errors import DataError, FedloomError
 
 _OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_CELL = 12
-"""Bytes that a number of a table takes: 8 as it is read, 4 as a feature."""
+CELL = 16
+"""Bytes that a number of a table takes: 8 as it is read, 8 as a feature."""
 _MOST_COLUMNS = 100_000
 _LONGEST = 64_000_000
 """Bytes of the first line that are looked at for names of columns."""
@@ -124,7 +124,7 @@ def _parquet(path: Path) -> dict[str, Array]:
     if told.num_rows < 0 or min(sizes, default=0) < 0:
         raise DataError(f"{path} cannot be: it says that it has {told.num_rows} rows; it was damaged or forged")
     _refuse_columns(path, told.num_columns)
-    refuse_larger(max(sum(sizes), told.num_rows * told.num_columns * _CELL), str(path), f"{_FEWER}.", DataError)
+    refuse_larger(max(sum(sizes), told.num_rows * told.num_columns * CELL), str(path), f"{_FEWER}.", DataError)
     return _of_frame(pandas.read_parquet(path))
 
 
@@ -133,7 +133,12 @@ def _of_frame(frame: Any) -> dict[str, Array]:
     twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
     if twice is not None:
         raise DataError(f"two columns are called {twice!r}; give each a name of its own")
-    return {name: frame.iloc[:, place].to_numpy() for place, name in enumerate(names)}
+    return {name: _cells(frame.iloc[:, place].to_numpy()) for place, name in enumerate(names)}
+
+
+def _cells(values: Array) -> Array:
+    """As they are, but lengths of time in seconds."""
+    return values / np.timedelta64(1, "s") if values.dtype.kind == "m" else values
 
 
 def _npz(path: Path) -> dict[str, Array]:
@@ -197,7 +202,7 @@ class _Counted(io.RawIOBase):
             self.columns += data.partition(b"\n")[0].count(b",")
             _refuse_columns(self.path, self.columns)
         self.lines += lines
-        self.needed += _CELL * (commas + lines)
+        self.needed += CELL * (commas + lines)
         if self.needed > memory():
             refuse_larger(self.needed, f"{self.path}, as far as it was read", f"{_FEWER}.", DataError)
         buffer[: len(data)] = data

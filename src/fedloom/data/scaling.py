@@ -126,7 +126,8 @@ def scaled(
         plan = Scaling()
     if plan is None:
         return table, None, None
-    x, inputs, filled = _columns(table.x, plan, holders, x_known)
+    measured = None if table.encoding is None else torch.from_numpy(table.encoding.measured)
+    x, inputs, filled = _columns(table.x, plan, holders, x_known, measured)
     y, targets = table.y, None
     if table.task == "regression":
         y, targets, _ = _columns(table.y, plan, holders, y_known)
@@ -136,13 +137,22 @@ def scaled(
     return replace(table, x=x, y=y, notes=notes), inputs, targets
 
 
-def _columns(values: Tensor, plan: Scaling, holders: Holders, like: Scale | None) -> tuple[Tensor, Scale, float]:
-    """Values with every column scaled and filled, how, and which share of them was missing."""
+def _columns(
+    values: Tensor, plan: Scaling, holders: Holders, like: Scale | None, measured: Tensor | None = None
+) -> tuple[Tensor, Scale, float]:
+    """Values with every column scaled and filled, how, and which share of them was missing.
+
+    Columns that are not ``measured`` (a mask) are filled and not scaled.
+    """
     wide = values.reshape(len(values), *((1, -1) if values.ndim != 3 else values.shape[1:]))
     chunk = _rows_at_once(wide)
     missing = sum(int(torch.isnan(part).sum()) for part in torch.split(wide, chunk))
     sums, every = _summed(wide, holders, own=plan.by == "client" or missing > 0)
     scale, fill = _fitted(sums, every, plan, like)
+    if measured is not None:
+        scale = replace(
+            scale, shift=torch.where(measured, scale.shift, 0.0), factor=torch.where(measured, scale.factor, 1.0)
+        )
     if plan.kind == "none" and missing == 0:
         return values, scale, 0.0
     made = torch.empty_like(wide)

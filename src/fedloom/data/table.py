@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from fedloom.federation.blocks import Blocks
 from fedloom.federation.data import Task
 from fedloom.federation.encoding import Encoding
 from fedloom.federation.scale import Scale
+
+if TYPE_CHECKING:
+    from fedloom.data.survey import Fate
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,7 +31,8 @@ class Table:
     targets. Rows of a ``series`` follow each other, so that the last ones
     are the test unless something else is asked for. ``scaling`` is done once it is known which rows are for training;
     it also fills features that are missing (NaN), which no other table may have. ``encoding`` is how the columns of a
-    file became features, ``units`` how they were standardised before anybody owned a row.
+    file became features, ``fates`` what became of each of them, ``units`` how they were standardised before anybody
+    owned a row.
     """
 
     name: str
@@ -50,6 +54,7 @@ class Table:
     scaling: Scaling | None = None
     encoding: Encoding | None = None
     units: Scale | None = None
+    fates: tuple[Fate, ...] = ()
 
     def __len__(self) -> int:
         return len(self.x)

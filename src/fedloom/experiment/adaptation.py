@@ -112,6 +112,8 @@ class Trained:
         given = settings.values["data"]
         if "path" in given:
             given.setdefault("task", known.task)
+            if known.x_scale is None and known.units is None:
+                given.setdefault("scaling", "none")
             if known.classes and known.task != "multilabel":
                 given.setdefault("class_names", list(known.classes))
         faults = Faults(settings)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Interval
 
 from fedloom.data import SOURCES, STEPS, Table, default_partition, federate, load, load_file
+from fedloom.data.paths import common_name, found_files, is_columns, is_pattern
 from fedloom.data.table import class_number
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import Form, spoken
@@ -55,7 +56,8 @@ class DataPlan:
     """A data set and its division, checked as far as that goes without the rows."""
 
     name: str
-    path: Path | None
+    path: Path | tuple[Path, ...] | None
+    """A file, a folder or a pattern, or several of these; none: a data set that has a name."""
     options: dict[str, Any]
     """Of the function that loads the table."""
     steps: dict[str, Any]
@@ -112,15 +114,22 @@ class DataPlan:
         """The whole section as it would have to be written to get exactly these data."""
         steps = self._steps(table)
         partition = steps[0] if len(steps) == 1 else list(steps)
-        source = {"name": self.name} | ({} if self.path is None else {"path": str(self.path.resolve())})
+        source = {"name": self.name} | ({} if self.path is None else {"path": _written(self.path)})
         order = table.series if self.division.chronological is None else self.division.chronological
         values = vars(self.division) | {"clients": data.clients, "partition": partition, "chronological": order}
         return (
             source
-            | spoken(self.options, _loader_form(self.name, self.path))
+            | spoken(self.options | self._scaling(), _loader_form(self.name, self.path))
             | spoken(values, DIVISION)
             | spoken(self.steps, _steps_form(steps))
         )
+
+    def _scaling(self) -> dict[str, Any]:
+        """What "auto" means for a file, which is recorded: a later fedloom may mean something else by it."""
+        if self.path is None or self.options.get("scaling") != "auto":
+            return {}
+        scaled = is_columns(self.path) and not self.options.get("standardise")
+        return {"scaling": "standard" if scaled else "none"}
 
     def _seed(self, seed: int) -> int:
         return seed if self.division.seed is None else self.division.seed
@@ -135,10 +144,12 @@ DIVISION = Form.of(Division, "the data")
 def read_data(faults: Faults) -> DataPlan | None:
     """The plan that the [data] section makes; None when something is wrong with it."""
     values = faults.table(("data",))
-    no_texts = [key for key in ("name", "path") if not isinstance(values.get(key), str | None)]
-    for key in no_texts:
-        faults.add(("data", key), "should be a text")
     name, path = values.get("name"), values.get("path")
+    no_texts = [] if isinstance(name, str | None) else ["name"]
+    if not (path is None or isinstance(path, str) or _are_texts(path)):
+        no_texts.append("path")
+    for key in no_texts:
+        faults.add(("data", key), "should be a text" + (" or a list of texts" if key == "path" else ""))
     if no_texts or (path is None and faults.find(SOURCES, name or "digits", ("data", "name")) is None):
         return None
     unknown = [step for step in _named_steps(values) if faults.find(STEPS, step, ("data", "partition")) is None]
@@ -150,13 +161,30 @@ def read_data(faults: Faults) -> DataPlan | None:
         faults.add(("data", key), home or what)
     if wrong or unknown:
         return None
+    files = None if path is None else _placed(path, faults.settings.folder_of(("data", "path")))
     return DataPlan(
-        name or ("digits" if path is None else Path(path).stem),
-        None if path is None else (faults.settings.folder_of(("data", "path")) / path),
+        name or ("digits" if files is None else common_name(files)),
+        files,
         {key: read[key] for key in loader.fields if key not in stepped.fields and key not in DIVISION.fields},
         {key: read[key] for key in stepped.fields},
         Division(**{key: read[key] for key in DIVISION.fields}),
     )
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and len(value) > 0 and all(isinstance(one, str) for one in value)
+
+
+def _placed(path: str | list[str], folder: Path) -> Path | tuple[Path, ...]:
+    """Where the files are, if relative paths start from this folder."""
+    return folder / path if isinstance(path, str) else tuple(folder / one for one in path)
+
+
+def _written(path: Path | tuple[Path, ...]) -> str | list[str]:
+    """The files by their full paths: what a folder or a pattern holds today is what was read."""
+    if isinstance(path, Path) and not path.is_dir() and not is_pattern(str(path)):
+        return str(path.resolve())
+    return [str(file.resolve()) for file in found_files(path)[0]]
 
 
 def data_form(values: Mapping[str, Any]) -> Form:

@@ -25,7 +25,7 @@ from fedloom.experiment.words import hint
 from fedloom.federation.data import FederatedData
 from fedloom.federation.losses import LOSSES
 from fedloom.federation.metrics import METRICS, base_name
-from fedloom.federation.networks import NETWORKS
+from fedloom.federation.networks import EMBEDDED, NETWORKS
 from fedloom.federation.streams import Stream
 from fedloom.methods import REGISTER, Method, lookup
 from fedloom.methods.method import inner_methods
@@ -379,7 +379,8 @@ def network_form(name: str) -> Form:
     """The options of a network: all that it takes after the shape of a row and the number of outputs."""
     build = NETWORKS.find(name)
     taken = list(inspect.signature(build).parameters.values())
-    form = Form.of(build, f"the model {name!r}", skip=tuple(parameter.name for parameter in taken[:2]))
+    skip = (*(parameter.name for parameter in taken[:2]), EMBEDDED)
+    form = Form.of(build, f"the model {name!r}", skip=skip)
     return replace(form, open=any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken))
 
 

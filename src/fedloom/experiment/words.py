@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
@@ -40,6 +40,8 @@ def type_words(annotation: Any) -> str:
     if is_list(annotation):
         each = type_words(parts[0]) if parts else "any value"
         return f"a list of {_MANY.get(each, f'values, each {each}')}"
+    if origin is Mapping:
+        return "a table"
     return _WORDS.get(annotation) or getattr(annotation, "words", None) or "a text or a number"
 
 

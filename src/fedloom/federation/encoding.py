@@ -8,7 +8,7 @@ the training rows were.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -63,7 +63,7 @@ class Column:
 
     def encode(self, cells: Array, where: str) -> Numbers:
         """The numbers of these cells: shape (rows, numbers), NaN for what is missing."""
-        missing = _missing(cells)
+        missing = missing_cells(cells)
         if self.kind in ("category", "index"):
             numbers = self._places(cells, missing)
         elif self.kind == "date":
@@ -77,7 +77,7 @@ class Column:
         """How many cells hold a category that is not in the list."""
         if self.kind not in ("category", "index"):
             return 0
-        return int((~_missing(cells) & ~np.isin(texts(cells), self.categories)).sum())
+        return int((~missing_cells(cells) & ~np.isin(texts(cells), self.categories)).sum())
 
     def _places(self, cells: Array, missing: npt.NDArray[np.bool_]) -> Numbers:
         order = {category: place for place, category in enumerate(self.categories, 1)}
@@ -158,7 +158,7 @@ def texts(cells: Array) -> Array:
     return np.array([str(cell).lower() if isinstance(cell, bool) else str(cell) for cell in cells.tolist()], dtype=str)
 
 
-def _missing(cells: Array) -> npt.NDArray[np.bool_]:
+def missing_cells(cells: Array) -> npt.NDArray[np.bool_]:
     """Which cells hold nothing."""
     if cells.dtype.kind == "f":
         return np.isnan(cells)
@@ -166,23 +166,43 @@ def _missing(cells: Array) -> npt.NDArray[np.bool_]:
         return np.isnat(cells)
     if cells.dtype.kind in "biu":
         return np.zeros(len(cells), dtype=bool)
-    return np.array(
-        [cell is None or cell != cell or str(cell) in ("", "<NA>", "NaT") for cell in cells.tolist()], dtype=bool
-    )
+    return np.array([_nothing(cell) for cell in cells.tolist()], dtype=bool)
+
+
+def _nothing(cell: object) -> bool:
+    """Whether a cell of any type is empty; pandas' own NA cannot even be compared."""
+    if isinstance(cell, str):
+        return cell == ""
+    return cell is None or (isinstance(cell, float) and cell != cell) or str(cell) in ("<NA>", "NaT", "NaN")
 
 
 def _floats(cells: Array, missing: npt.NDArray[np.bool_], where: str) -> Numbers:
     if cells.dtype.kind in "biuf":
         return cells.astype(np.float64)
-    numbers = np.full(len(cells), np.nan)
+    return _each(cells, missing, lambda cell: (float(cell),), 1, (where, "which is no number"))[:, 0]
+
+
+def _each(
+    cells: Array,
+    missing: npt.NDArray[np.bool_],
+    read: Callable[[Any], Sequence[float]],
+    width: int,
+    wrong: tuple[str, str],
+) -> Numbers:
+    """What each cell is read as, NaN where it is missing; a cell that occurs often is read once."""
+    found, known = np.full((len(cells), width), np.nan), dict[Any, Sequence[float]]()
     for row in np.flatnonzero(~missing).tolist():
+        cell = cells[row]
+        key = cell if isinstance(cell, str) else (type(cell), str(cell))
         try:
-            numbers[row] = float(cells[row])
-        except (TypeError, ValueError):
+            numbers = known[key] = known[key] if key in known else read(cell)
+        except (TypeError, ValueError, OverflowError):
+            where, what = wrong
             raise DataError(
-                f"{where} holds {str(cells[row])[:40]!r} in row {row + 1}, which is no number; mend or drop such rows"
+                f"{where} holds {str(cell)[:40]!r} in row {row + 1}, {what}; mend or drop such rows"
             ) from None
-    return numbers
+        found[row] = numbers
+    return found
 
 
 def _booleans(cells: Array, missing: npt.NDArray[np.bool_], where: str) -> Numbers:
@@ -196,15 +216,11 @@ def _booleans(cells: Array, missing: npt.NDArray[np.bool_], where: str) -> Numbe
 
 
 def _dates(cells: Array, missing: npt.NDArray[np.bool_], parts: Sequence[Part], where: str) -> Numbers:
-    found = np.full((len(cells), len(parts)), np.nan)
-    for row in np.flatnonzero(~missing).tolist():
-        try:
-            found[row] = [_part(moment(cells[row]), part) for part in parts]
-        except (TypeError, ValueError):
-            raise DataError(
-                f"{where} holds {str(cells[row])[:40]!r} in row {row + 1}, which is no ISO date; mend or drop such rows"
-            ) from None
-    return found
+    def read(cell: Any) -> list[float]:
+        when = moment(cell)
+        return [_part(when, part) for part in parts]
+
+    return _each(cells, missing, read, len(parts), (where, "which is no ISO date"))
 
 
 def moment(cell: Any) -> datetime.datetime:

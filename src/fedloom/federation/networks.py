@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from fedloom.types import Count
 _COPIES = 4
 """Of a model that is trained there are at least these: the module, θ, a client's own, and a gradient."""
 _MOST_LAYERS = 1000
+EMBEDDED = "embedded"
+"""The option of a network that says which numbers of a row are categories: the data say it, and no user."""
 Build = Callable[..., nn.Module]
 NETWORKS: Register[Build] = Register(
     "model",
@@ -33,16 +36,69 @@ NETWORKS: Register[Build] = Register(
 )
 
 
+class Places(nn.Module):
+    """Rows in which some numbers are places in lists of categories: these become vectors, the others stay.
+
+    ``lists`` has each such place in a row and how many categories its list has. The place 0 stands for none of them,
+    missing or unknown, and becomes a vector of zeros.
+    """
+
+    def __init__(self, width: int, lists: list[tuple[int, int]]) -> None:
+        super().__init__()
+        self.width, self.lists = width, lists
+        wide = [max(2, min(32, round(1.6 * size**0.56))) for _, size in self.lists]
+        self.tables = nn.ModuleList(
+            nn.Embedding(size + 1, own) for (_, size), own in zip(self.lists, wide, strict=True)
+        )
+        self.outputs = width - len(wide) + sum(wide)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A longer row a row."""
+        parts, start = [], 0
+        for (place, size), table in zip(self.lists, self.tables, strict=True):
+            index = x[:, place].long().clamp(0, size)
+            parts += [x[:, start:place], table(index) * (index > 0).unsqueeze(1)]
+            start = place + 1
+        return torch.cat([*parts, x[:, start:]], 1)
+
+
+def _flat(shape: tuple[int, ...], embedded: Sequence[Sequence[int]]) -> tuple[nn.Module, int]:
+    """What comes before fully connected layers, and how many numbers a row then has."""
+    width = math.prod(shape)
+    if not embedded:
+        return nn.Flatten(), width
+    if len(shape) != 1 or any(len(pair) != 2 or not 0 <= pair[0] < width or pair[1] < 1 for pair in embedded):
+        raise ModelError(f"rows of shape {shape} cannot have categories at the places {embedded}")
+    front = Places(width, sorted((place, size) for place, size in embedded))
+    return front, front.outputs
+
+
 @NETWORKS.register("linear")
-def linear(shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.Module:
-    """x ↦ Wx + b: linear, logistic or softmax regression, by the loss."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), outputs, bias=bias))
+def linear(
+    shape: tuple[int, ...], outputs: int, bias: bool = True, embedded: Sequence[Sequence[int]] = ()
+) -> nn.Module:
+    """x ↦ Wx + b: linear, logistic or softmax regression, by the loss.
+
+    Numbers of a row that are ``embedded`` (each given by its place and its number of categories) become vectors first.
+    """
+    front, width = _flat(shape, embedded)
+    return nn.Sequential(front, nn.Linear(width, outputs, bias=bias))
 
 
 @NETWORKS.register("mlp")
-def mlp(shape: tuple[int, ...], outputs: int, hidden: Sequence[Count] = (100,), activation: str = "relu") -> nn.Module:
-    """Fully connected layers of the given widths."""
-    return nn.Sequential(nn.Flatten(), *_dense(math.prod(shape), hidden, outputs, _activation(activation)))
+def mlp(
+    shape: tuple[int, ...],
+    outputs: int,
+    hidden: Sequence[Count] = (100,),
+    activation: str = "relu",
+    embedded: Sequence[Sequence[int]] = (),
+) -> nn.Module:
+    """Fully connected layers of the given widths.
+
+    Numbers of a row that are ``embedded`` (each given by its place and its number of categories) become vectors first.
+    """
+    front, width = _flat(shape, embedded)
+    return nn.Sequential(front, *_dense(width, hidden, outputs, _activation(activation)))
 
 
 @NETWORKS.register("lenet")
@@ -348,9 +404,16 @@ def build_model(
     shape = tuple(data.x.shape[1:])
     if not isinstance(name, str):
         return Model(Given(functools.partial(name, shape, data.outputs, **options)))
-    recipe = Recipe(name, shape, data.outputs, options)
+    recipe = Recipe(name, shape, data.outputs, options | _embedded(name, data))
     recipe.refuse_larger()
     return Model(recipe)
+
+
+def _embedded(name: str, data: FederatedData) -> dict[str, Any]:
+    """The option by which a network hears which numbers of a row are categories, if some are and it listens."""
+    lists = {} if data.encoding is None or data.x.ndim != 2 or data.blocks is not None else data.encoding.embedded
+    listens = bool(lists) and EMBEDDED in inspect.signature(NETWORKS.find(name)).parameters
+    return {EMBEDDED: [[place, size] for place, size in lists.items()]} if listens else {}
 
 
 def _dense(width: int, hidden: Sequence[int], outputs: int, act: Callable[[], nn.Module]) -> list[nn.Module]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.errors import ConfigError, ModelError, RunError
-from fedloom.federation.networks import Attention, Cells, Recipe, Steps, Transformer, Words, last_state
+from fedloom.federation.networks import Attention, Cells, Places, Recipe, Steps, Transformer, Words, last_state
 from fedloom.federation.scale import Scale
 from fedloom.prediction.answers import OF, PREDICTION, SHARE, output_names
 from fedloom.prediction.card import columns_of
@@ -212,9 +212,10 @@ def _built(network: str, reader: str) -> str:
 def _code(predictor: Predictor) -> tuple[str, tuple[str, ...]]:
     """Python that builds the network, and a note where only its author can."""
     module, build = predictor.model.module, predictor.model.build
-    if type(module) is nn.Sequential and all(type(part) in _LAYERS for part in module):
+    if type(module) is nn.Sequential and all(type(part) in (Places, *_LAYERS) for part in module):
         layers = "\n".join(f"        {_layer(part)}," for part in module)
-        return f"def network():\n    return nn.Sequential(\n{layers}\n    )\n", ()
+        own = f"{inspect.getsource(Places)}\n\n" if any(isinstance(part, Places) for part in module) else ""
+        return f"{own}def network():\n    return nn.Sequential(\n{layers}\n    )\n", ()
     if isinstance(module, Cells | Transformer) and isinstance(build, Recipe):
         parts: tuple[Callable[..., Any], ...] = (Words, Steps, *_SOURCES[type(module)])
         sources = "\n\n".join(inspect.getsource(part) for part in parts)
@@ -274,6 +275,8 @@ _LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
 
 
 def _layer(part: nn.Module) -> str:
+    if isinstance(part, Places):
+        return f"Places({part.width}, {part.lists!r})"
     given = {name: getattr(part, name) for name in _LAYERS[type(part)]}
     if isinstance(part, nn.Linear | nn.Conv2d):
         given["bias"] = part.bias is not None
