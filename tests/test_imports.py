@@ -8,7 +8,7 @@ from pathlib import Path
 import fedloom
 
 ROOT = Path(fedloom.__file__).parent
-BASE = {"errors", "types", "fields", "trust", "register", "capacity", "__version__"}
+BASE = {"errors", "types", "fields", "trust", "register", "capacity", "search", "__version__"}
 FEDERATION = BASE | {"federation"}
 BELOW = {
     "federation": BASE,
@@ -25,7 +25,8 @@ ENGINE = BELOW["engine"] | {"engine"}
 BELOW |= {"conformance": ENGINE, "experiment": ENGINE}
 ABOVE = ENGINE | {"experiment"}
 BELOW |= {"comparison": ABOVE, "reproduce": ABOVE, "deploy": ABOVE}
-BELOW |= {"cli": ABOVE | {"comparison", "reproduce", "deploy", "conformance"}}
+BELOW |= {"tuning": ABOVE | {"comparison"}}
+BELOW |= {"cli": ABOVE | {"comparison", "reproduce", "deploy", "tuning", "conformance"}}
 
 
 def imported(path: Path) -> set[str]:

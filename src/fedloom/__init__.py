@@ -50,9 +50,12 @@ if TYPE_CHECKING:
     from fedloom.methods.listed import *  # noqa: F403
     from fedloom.prediction.predictor import Predictor as Predictor
     from fedloom.report import write_report as write_report
+    from fedloom.search import Search as Search
     from fedloom.sklearn import FederatedClassifier as FederatedClassifier
     from fedloom.sklearn import FederatedRegressor as FederatedRegressor
     from fedloom.storage.saved import saved_model as saved_model
+    from fedloom.tuning import Tuned as Tuned
+    from fedloom.tuning import tune as tune
 
 __version__ = "0.1.0"
 
@@ -79,7 +82,9 @@ _NAMES = {
     "prediction.predictor": ("Predictor",),
     "report": ("write_report",),
     "sklearn": ("FederatedClassifier", "FederatedRegressor"),
+    "search": ("Search",),
     "storage.saved": ("saved_model",),
+    "tuning": ("Tuned", "tune"),
 }
 _HOMES = {name: f"fedloom.{home}" for home, names in _NAMES.items() for name in names}
 """Where each public name is; methods are found through their register."""

@@ -21,6 +21,7 @@ from fedloom.cli.report import report
 from fedloom.cli.reproduce import reproduce
 from fedloom.cli.run import resume, run
 from fedloom.cli.streams import Streams
+from fedloom.cli.tune import tune
 
 app = typer.Typer(
     cls=Guarded,
@@ -46,7 +47,7 @@ def common(
     """What every command has."""
 
 
-for command in (run, compare, reproduce, resume, adapt, predict, export, report, methods, check):
+for command in (run, compare, tune, reproduce, resume, adapt, predict, export, report, methods, check):
     app.command()(command)
 app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")

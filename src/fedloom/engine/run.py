@@ -31,7 +31,7 @@ from fedloom.engine.sealing import go_on, seal_of
 from fedloom.engine.selection import Selection
 from fedloom.engine.setting import Setting
 from fedloom.errors import Deserted, FedloomError, RunError
-from fedloom.execution import Executor, Remote, executor_for, one_thread
+from fedloom.execution import Executor, Remote, Serial, executor_for, one_thread
 from fedloom.federation.metrics import higher_is_better, metrics_for
 from fedloom.federation.model import Model
 from fedloom.federation.networks import Recipe
@@ -311,6 +311,8 @@ class Prepared:
     """What does its rounds; none: what its schedule asks for."""
     notes: Sequence[str] = ()
     """What its user should know of what it was made from."""
+    blind: bool = False
+    """Whether nothing but the rows to choose by is looked at: a trial is no verdict."""
 
     def run(
         self,
@@ -345,7 +347,7 @@ class Prepared:
             if saved is not None and place is not None and seal is not None:
                 forced, more = go_on(place, saved, seal, history, force_settings)
                 said += [saved.note, *more]
-            engine = (self.engine or _engine)(self.setting, executor, store)
+            engine = (self.engine or engine_for)(self.setting, executor, store)
             walk = _Walk(self, engine, history, folder, progress, seal)
             walk.start(saved, forced)
             walk.go()
@@ -389,11 +391,50 @@ def _vector(given: Vector | Run | str | Path | None, model: Model) -> Vector | N
     return given.theta if isinstance(given, Run) else given
 
 
-def _engine(setting: Setting, executor: Executor, store: MemoryStore) -> Engine:
+def engine_for(setting: Setting, executor: Executor, store: MemoryStore) -> Engine:
     """What does the rounds of a run."""
     if not setting.schedule.asynchronous:
         return Rounds(setting, executor, store)
     return Live(setting, executor, store) if isinstance(executor, Remote) else Arrivals(setting, executor, store)
+
+
+class Course:
+    """A run in memory that goes as far as it is told, and waits there: it goes on in the same bits, if it ever does.
+
+    So many of them can wait beside each other; nothing is written, and the work is done in this process.
+    """
+
+    def __init__(self, run: Prepared) -> None:
+        with one_thread():
+            engine = (run.engine or engine_for)(run.setting, Serial(), MemoryStore())
+            self._walk = _Walk(run, engine, History(), None, None, None)
+            self._begun = False
+
+    def to(self, rounds: int) -> Row:
+        """Go on until so many rounds are done, or until the run is over; the last row of its history."""
+        walk = self._walk
+        walk.run = replace(walk.run, rounds=rounds)
+        with one_thread():
+            if not self._begun:
+                walk.start(None, [])
+                self._begun = True
+            walk.go()
+        return walk.history.rows[-1]
+
+    @property
+    def stopped(self) -> str | None:
+        """What ended the run: "rounds" where it could go on."""
+        return self._walk.stopped
+
+    @property
+    def best(self) -> float | None:
+        """The best value so far of the metric that patience watches, where it does."""
+        return None if self._walk.best is None else self._walk.best.value
+
+    @property
+    def theta_sha256(self) -> str:
+        """The fingerprint of the server's model."""
+        return theta_sha256(self._walk.engine.theta())
 
 
 @dataclass(frozen=True, eq=False)
@@ -501,7 +542,7 @@ class _Walk:
         """Evaluate what is due, then write the row of the round."""
         evaluator, clocks, due = self.engine.evaluator, self.engine.clocks, list[Evaluation]()
         for evaluation in sorted(evaluator.evaluations, key=lambda one: one is not self.watched):
-            if not evaluator.due(evaluation, last=self.over):
+            if not evaluator.due(evaluation, last=self.over) or (self.run.blind and not evaluation.chooses):
                 continue
             due.append(evaluation)
             verdict = evaluator.evaluate(evaluation)
@@ -644,7 +685,9 @@ class _Walk:
     def summary(self) -> dict[str, Any]:
         """The run in one object, written as summary.json."""
         engine, evaluator = self.engine, self.engine.evaluator
-        if self.verdict is None and evaluator.evaluations:  # resumed after the last round, before it was summed up
+        if (
+            self.verdict is None and evaluator.evaluations and not self.run.blind
+        ):  # resumed after the last round, before it was summed up
             self.verdict = evaluator.evaluate(evaluator.evaluations[0])
         spread = self.verdict.summary() if self.verdict is not None else {}
         summary = summed_up(self.run.label, engine.setting, engine.clocks, engine.theta(), spread) | {
@@ -653,7 +696,7 @@ class _Walk:
             "stack": engine.stack,
             "executor": engine.executor.name,
         }
-        if evaluator.evaluations:
+        if self.verdict is not None:
             summary["judged"] = evaluator.evaluations[0].told()
         if (target := self.target()) is not None:
             summary["target"] = target

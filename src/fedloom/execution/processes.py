@@ -36,8 +36,13 @@ class Processes(Executor):
         self.crew: list[_Process] = []
 
     def open(self, worker: Worker) -> None:
-        self.close()
+        """Start the processes; those of the run before go on with what is to be done now."""
         share(worker)
+        if self.crew and not lives_in_main(worker):
+            for process in self.crew:
+                process.turn_to(worker)
+            return
+        self.close()
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         context = torch.multiprocessing.get_context(method)
         if method == "forkserver":
@@ -95,6 +100,13 @@ class _Process:
         packed = None if shared is None else self.shared.pack(shared)
         try:
             self.pipe.send((packed, self.outbox.pack(work)))
+        except (BrokenPipeError, OSError) as error:
+            raise self._died() from error
+
+    def turn_to(self, worker: Worker) -> None:
+        """Work for this problem, method and channel from now on."""
+        try:
+            self.pipe.send(worker)
         except (BrokenPipeError, OSError) as error:
             raise self._died() from error
 
@@ -189,6 +201,9 @@ def _serve(pipe: connection.Connection, worker: Worker) -> None:
                 return
             if request is None:
                 return
+            if isinstance(request, Worker):
+                worker = request
+                continue
             answer = answered(compute, *request)
             with contextlib.suppress(OSError):  # if nobody listens any more, the next request is the end
                 pipe.send(answer)

@@ -23,6 +23,7 @@ from annotated_types import Gt
 from pydantic import ConfigDict, TypeAdapter, ValidationError, WrapValidator
 
 from fedloom.errors import ConfigError
+from fedloom.search import Search
 from fedloom.types import Count, NonNegative, Positive
 
 
@@ -157,3 +158,10 @@ if TYPE_CHECKING:
     Rate = float | str
 else:  # what forms read: a number above 0, with schedules let in
     Rate = Annotated[float, Gt(0), WrapValidator(_legible)]
+
+LocalRate = Annotated[Rate, Search(1e-3, 1.0, log=True)]
+"""η of clients' steps, and where tuning looks for it."""
+ServerRate = Annotated[Rate, Search(0.1, 3.0, log=True)]
+"""η of a server that moves by the mean of its clients' moves: 1 takes it as it is."""
+AdaptiveRate = Annotated[Rate, Search(1e-3, 1.0, log=True)]
+"""η of a server whose moves are divided by their size."""

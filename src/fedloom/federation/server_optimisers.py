@@ -16,6 +16,7 @@ from annotated_types import Interval
 from torch import Tensor
 
 from fedloom.errors import ConfigError
+from fedloom.search import Search
 from fedloom.types import Decay, NonNegative, State, Vector
 
 Adaptivity = Annotated[float, Interval(gt=0, le=1e18)]
@@ -55,7 +56,7 @@ class SGD(ServerOptimiser):
 class Heavy:
     """Hyper-parameters of momentum."""
 
-    beta: Decay = 0.9
+    beta: Annotated[Decay, Search(0.0, 0.95)] = 0.9
     """β, how much of the last move is kept."""
     nesterov: bool = False
     """Look ahead: step by Δ + βm instead of m."""
@@ -80,7 +81,7 @@ class Adaptive:
 
     beta1: Decay = 0.9
     """β₁, how much of the last Δ is kept."""
-    tau: Adaptivity = 1e-3
+    tau: Annotated[Adaptivity, Search(1e-4, 0.1, log=True)] = 1e-3
     """τ, the degree of adaptivity: the smaller, the more the step forgets how large a move was."""
     v_start: NonNegative | None = None
     """v₋₁; none: τ², as in the paper."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from fedloom.federation.data import SOURCE
 from fedloom.federation.meta import Order
 from fedloom.federation.problem import Problem
 from fedloom.methods.method import ServerMethod
+from fedloom.search import Search
 from fedloom.types import Memory, Message, Positive, State, Vector
 
 
@@ -23,7 +24,7 @@ class Adapting(ServerMethod):
 
     evaluates: ClassVar[Literal["global", "personal", "adapted"]] = "adapted"
 
-    alpha: Positive = 0.1
+    alpha: Annotated[Positive, Search(1e-3, 1.0, log=True)] = 0.1
     """α, the step size of a client that adapts the model to its support rows, in training and after it."""
 
     def adapt(

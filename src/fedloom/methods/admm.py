@@ -24,6 +24,7 @@ from fedloom.federation.residuals import Residuals, reported, settled
 from fedloom.federation.solvers import Inner, SolverName, linear_layer, solver_for
 from fedloom.methods.method import Context, Ints, ServerMethod
 from fedloom.methods.register import register
+from fedloom.search import Search
 from fedloom.types import Count, Fraction, Memory, Message, NonNegative, Positive, State, Vector
 
 
@@ -47,7 +48,7 @@ class ADMM(ServerMethod):
     and have many solutions.
     """
 
-    rho: Positive = 1.0
+    rho: Annotated[Positive, Search(0.01, 100.0, log=True)] = 1.0
     """ρ, the penalty for disagreement: about the curvature of a client's loss is a good start."""
     rho_by: Literal["common", "size"] = "common"
     """ "common": ρ for each client; "size": ρ·n_i/n̄ for client i."""
@@ -56,7 +57,7 @@ class ADMM(ServerMethod):
     are answers to an older z."""
     adapt_rounds: Count = 100
     """Rounds after which an adaptive ρ stays as it is, so that it converges."""
-    relaxation: Annotated[float, Interval(gt=0, lt=2)] = 1.0
+    relaxation: Annotated[float, Interval(gt=0, lt=2), Search(1.0, 1.8)] = 1.0
     """α: 1 is the plain method, 1.5 to 1.8 often needs fewer rounds."""
     weighting: Weighting = "size"
     """ "size": p_i = n_i/n; "uniform": p_i = 1/N, as in the paper."""

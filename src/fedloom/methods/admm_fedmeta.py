@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from fedloom.federation.solvers import Inner
 from fedloom.methods.adapting import MetaLearning, norm
 from fedloom.methods.method import Context
 from fedloom.methods.register import register
+from fedloom.search import Search
 from fedloom.types import Count, Memory, Message, NonNegative, Positive, State, Vector
 
 _STD = 0.01  # of the dual variables at the start, as the authors' code draws them
@@ -41,7 +42,7 @@ class MetaADMM(MetaLearning):
     count.
     """
 
-    rho: Positive = 0.35
+    rho: Annotated[Positive, Search(0.03, 10.0, log=True)] = 0.35
     """ρ, the penalty for disagreement of each client; with n clients, 1/(nρ) is the meta step size."""
     rho_i: Sequence[Positive] | None = None
     """ρ_i of each client, one for each id; none: ρ for all."""

@@ -7,7 +7,7 @@ data", IEEE Big Data 2020, Algorithm 2; equations by their numbers there. https:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -18,10 +18,11 @@ from fedloom.federation.client import Carry, Client
 from fedloom.federation.model import Slice
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies
-from fedloom.federation.schedules import Rate
+from fedloom.federation.schedules import LocalRate
 from fedloom.methods.method import Context
 from fedloom.methods.register import register
 from fedloom.methods.training import LocalSteps
+from fedloom.search import Search
 from fedloom.types import Count, Decay, Memory, Message, NonNegative, State, Vector
 
 Features = Literal["norm", "repeated", "literal", "none"]
@@ -42,13 +43,13 @@ class AsynchronousOnline(LocalSteps):
 
     default_schedule = "async"
 
-    lr: Rate = 0.03
+    lr: LocalRate = 0.03
     """η̄, the step size before r_k multiplies it, or a schedule of it (0.001 in the paper, with many more visits)."""
     batch: Count | None = None
     """Rows of a mini-batch; none: all rows that the client has now."""
     epochs: Count = 5
     """Passes over these rows in a visit, full-batch steps without ``batch`` (1 in Algorithm 2)."""
-    lambda_: NonNegative = 1.0
+    lambda_: Annotated[NonNegative, Search(0.01, 10.0, log=True)] = 1.0
     """λ, how strongly w_k is pulled to the model that the server sent."""
     beta: Decay = 0.001
     """β, the decay coefficient: how much of h is kept."""

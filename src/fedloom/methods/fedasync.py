@@ -6,7 +6,7 @@ C. Xie, S. Koyejo and I. Gupta, "Asynchronous federated optimization", 2019, Alg
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from fedloom.federation.staleness import constant, hinge, polynomial
 from fedloom.methods.method import Context
 from fedloom.methods.register import register
 from fedloom.methods.training import LocalTraining
+from fedloom.search import Search
 from fedloom.types import Fraction, Memory, Message, NonNegative, Positive, State
 
 
@@ -35,7 +36,7 @@ class FedAsync(LocalTraining):
     default_schedule = "async"
     reduce = "each"
 
-    alpha: Fraction = 0.6
+    alpha: Annotated[Fraction, Search(0.1, 1.0)] = 0.6
     """α, how much of a fresh reply is mixed in; 0: the model stays as it is, 1: it becomes the reply."""
     staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
     """s, what is left of α when the server took Δ steps since the client fetched: 1, (Δ + 1)^−a, or 1/(a(Δ − b) + 1)
@@ -44,7 +45,7 @@ class FedAsync(LocalTraining):
     """How fast s falls; none: 0.5 for polynomial, 10 for hinge."""
     b: NonNegative = 4
     """Of hinge, the staleness up to which a reply counts in full."""
-    rho: NonNegative = 0.005
+    rho: Annotated[NonNegative, Search(1e-4, 1.0, log=True)] = 0.005
     """ρ, the strength of the proximal term."""
 
     def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:

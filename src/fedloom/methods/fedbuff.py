@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedloom.federation.replies import Reduce, Replies, Weighting
-from fedloom.federation.schedules import Rate, rate_at
+from fedloom.federation.schedules import ServerRate, rate_at
 from fedloom.federation.staleness import polynomial
 from fedloom.methods.method import Context
 from fedloom.methods.register import register
@@ -32,7 +32,7 @@ class FedBuff(Weighted, ClientTraining):
     default_schedule = "async"
     default_buffer = 10
 
-    server_lr: Rate = 1.0
+    server_lr: ServerRate = 1.0
     """η_g, the server's step size, or a schedule of it such as "step:1:50:0.5"."""
     staleness: Literal["root", "none"] = "root"
     """What a move counts for when the server took τ steps since its client fetched: 1/√(1 + τ), or 1 always."""

@@ -7,7 +7,7 @@ dynamic regularization", ICLR 2021, Algorithm 1. https://arxiv.org/abs/2111.0426
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from fedloom.federation.solvers import Inner, SolverName, solver_for
 from fedloom.methods.method import Context, Ints
 from fedloom.methods.register import register
 from fedloom.methods.training import LocalSteps
+from fedloom.search import Search
 from fedloom.types import Memory, Message, Positive, State
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class FedDyn(LocalSteps):
 
     coordinatewise = True
 
-    alpha: Positive = 0.1
+    alpha: Annotated[Positive, Search(1e-3, 1.0, log=True)] = 0.1
     """α, how strongly a client is held near the common model, and how far its g_k moves."""
     weighting: Weighting = "uniform"
     """ "uniform": the plain mean of the f_k (the paper); "size": Σ (n_k/n) f_k (the authors' code)."""

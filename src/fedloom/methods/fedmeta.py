@@ -22,7 +22,7 @@ from fedloom.federation.meta import Meta
 from fedloom.federation.optimisers import local_optimiser
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies
-from fedloom.federation.schedules import Rate, rate_at
+from fedloom.federation.schedules import LocalRate, rate_at
 from fedloom.federation.server_optimisers import ServerChoice
 from fedloom.methods.adapting import Adapting, MetaLearning
 from fedloom.methods.method import Context
@@ -41,7 +41,7 @@ class FedMeta(ServerChoice, MetaLearning):
 
     coordinatewise = True
 
-    lr: Rate = 0.3
+    lr: LocalRate = 0.3
     """β, the meta step size of whoever takes the meta step, or a schedule of it."""
     inner_steps: Count = 1
     """Inner steps with all support rows; with mini-batches, passes over them."""

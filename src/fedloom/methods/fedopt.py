@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies, Weighting
-from fedloom.federation.schedules import Rate, rate_at
+from fedloom.federation.schedules import AdaptiveRate, ServerRate, rate_at
 from fedloom.federation.server_optimisers import (
     Adagrad,
     Adam,
@@ -46,7 +46,7 @@ class FedOpt(ServerChoice, Weighted, ClientTraining):
 
     coordinatewise = True
 
-    server_lr: Rate | None = None
+    server_lr: ServerRate | None = None
     """η, the server's step size, or a schedule of it; none: 1 for sgd and momentum, 0.1 for adagrad, else 0.01."""
     weighting: Weighting = "size"
     """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean, as the paper writes it."""
@@ -69,7 +69,7 @@ class ServerOptimised(Weighted, ClientTraining):
 
     coordinatewise = True
 
-    server_lr: Rate = 1.0
+    server_lr: ServerRate = 1.0
     """η, the server's step size, or a schedule of it such as "step:0.1:50:0.5"."""
     weighting: Weighting = "size"
     """ "size": n_k/Σn over the clients that answered; "uniform": the plain mean, as the paper writes it."""
@@ -111,7 +111,7 @@ class FedAdagrad(Adaptive, ServerOptimised):
     """
 
     rule = Adagrad
-    server_lr: Rate = 0.1
+    server_lr: AdaptiveRate = 0.1
     beta1: Decay = 0.0
 
 
@@ -124,7 +124,7 @@ class FedYogi(Fading, Adaptive, ServerOptimised):
     """
 
     rule = Yogi
-    server_lr: Rate = 0.01
+    server_lr: AdaptiveRate = 0.01
 
 
 @register("fedadam", family="optimisation", paper="Reddi et al., ICLR 2021", declaration=".adaptive:FEDADAM")
@@ -136,4 +136,4 @@ class FedAdam(Fading, Adaptive, ServerOptimised):
     """
 
     rule = Adam
-    server_lr: Rate = 0.01
+    server_lr: AdaptiveRate = 0.01

@@ -7,6 +7,7 @@ networks", MLSys 2020, Algorithm 2. https://arxiv.org/abs/1812.06127
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from fedloom.federation.replies import Replies
 from fedloom.methods.method import Context
 from fedloom.methods.register import register
 from fedloom.methods.training import LocalTraining, Weighted
+from fedloom.search import Search
 from fedloom.types import Memory, Message, NonNegative, State
 
 
@@ -32,7 +34,7 @@ class FedProx(Weighted, LocalTraining):
 
     coordinatewise = True
 
-    mu: NonNegative = 0.1
+    mu: Annotated[NonNegative, Search(1e-3, 10.0, log=True)] = 0.1
     """μ, the strength of the proximal term."""
     adaptive: bool = False
     """Raise μ by 0.1 when the loss rises, lower it by 0.1 after it fell five times in a row (the paper's heuristic)."""

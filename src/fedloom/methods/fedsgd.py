@@ -7,6 +7,7 @@ networks from decentralized data", AISTATS 2017, Section 2. https://arxiv.org/ab
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies
@@ -14,6 +15,7 @@ from fedloom.federation.schedules import Rate, rate_at
 from fedloom.methods.method import Context, Ints
 from fedloom.methods.register import register
 from fedloom.methods.training import Weighted
+from fedloom.search import Search
 from fedloom.types import Memory, Message, State
 
 
@@ -27,7 +29,7 @@ class FedSGD(Weighted):
 
     coordinatewise = True
 
-    lr: Rate = 0.1
+    lr: Annotated[Rate, Search(1e-2, 3.0, log=True)] = 0.1
     """η, the server's step size, or a schedule of it such as "cosine:0.1:0.001:200"."""
 
     def work(self, rows: Ints) -> Ints | None:

@@ -16,7 +16,7 @@ from fedloom.federation.client import Client
 from fedloom.federation.meta import Meta
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies, Weighting
-from fedloom.federation.schedules import Rate, rate_at
+from fedloom.federation.schedules import LocalRate, rate_at
 from fedloom.methods.adapting import MetaLearning
 from fedloom.methods.method import Context, Ints
 from fedloom.methods.register import register
@@ -36,7 +36,7 @@ class PerFedAvg(Weighted, MetaLearning):
 
     coordinatewise = True
 
-    lr: Rate = 0.1
+    lr: LocalRate = 0.1
     """β, the size of a local step, or a schedule of it."""
     steps: Count = 10
     """τ, local steps a round."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedloom.federation.client import Client
 from fedloom.federation.replies import Replies
-from fedloom.federation.schedules import Rate, rate_at
+from fedloom.federation.schedules import LocalRate, ServerRate, rate_at
 from fedloom.methods.method import Context, Ints
 from fedloom.methods.register import register
 from fedloom.methods.training import LocalSteps
@@ -34,9 +34,9 @@ class Scaffold(LocalSteps):
 
     coordinatewise = True
 
-    lr: Rate = 0.1
+    lr: LocalRate = 0.1
     """η_l, the local step size, or a schedule of it such as "cosine:0.1:0.001:200"."""
-    server_lr: Rate = 1.0
+    server_lr: ServerRate = 1.0
     """η_g, the server's step size, or a schedule of it."""
     option: Literal["I", "II"] = "II"
     """How c_i is renewed: I, the gradient at the server's model; II, from the steps just taken."""

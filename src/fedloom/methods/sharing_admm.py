@@ -8,6 +8,7 @@ alternating direction method of multipliers", Foundations and Trends in Machine 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from fedloom.federation.residuals import Residuals, reported, settled
 from fedloom.federation.solvers import linear_layer
 from fedloom.methods.method import Context, ServerMethod
 from fedloom.methods.register import register
+from fedloom.search import Search
 from fedloom.types import Count, Fraction, Memory, Message, NonNegative, Positive, State, Vector
 
 
@@ -49,7 +51,7 @@ class SharingADMM(ServerMethod):
         "an older one would be charged again and again, and it diverges where rounds converge"
     )
 
-    rho: Positive = 0.1
+    rho: Annotated[Positive, Search(1e-3, 10.0, log=True)] = 0.1
     """ρ, the penalty for disagreement."""
     adaptive: bool = True
     """Double or halve ρ when one relative residual is three times the other (residual balancing)."""
@@ -59,7 +61,7 @@ class SharingADMM(ServerMethod):
     """Rounds between two changes of ρ."""
     regulariser: RegulariserName = "ridge"
     """r_i: (strength/2)‖x_i‖², strength·‖x_i‖₁, a mixture of both, or a box that x_i must be in."""
-    strength: NonNegative = 0.01
+    strength: Annotated[NonNegative, Search(1e-5, 1.0, log=True)] = 0.01
     """How much r_i counts beside the mean loss."""
     l1_share: Fraction = 0.5
     """Of an elastic net, the share of ‖x_i‖₁; the rest is ½‖x_i‖²."""

@@ -11,7 +11,7 @@ from fedloom.federation.batches import evaluations_of, steps_of
 from fedloom.federation.client import Client
 from fedloom.federation.optimisers import local_optimiser
 from fedloom.federation.replies import Weighting, weight_by
-from fedloom.federation.schedules import Rate, rate_at
+from fedloom.federation.schedules import LocalRate, rate_at
 from fedloom.methods.method import Ints, ServerMethod
 from fedloom.types import Count, Memory, Message, Vector
 
@@ -31,7 +31,7 @@ class Weighted(ServerMethod):
 class LocalSteps(ServerMethod):
     """A method whose clients take gradient steps of their own; gives it the hyper-parameters of such steps."""
 
-    lr: Rate = 0.1
+    lr: LocalRate = 0.1
     """η, the local step size, or a schedule of it such as "cosine:0.1:0.001:200"."""
     batch: Count | None = 32
     """B, rows of a mini-batch; none: all rows of the client."""
