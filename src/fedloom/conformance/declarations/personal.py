@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedloom.conformance.answers import Limit, Limits
 from fedloom.conformance.declarations.common import F64, applied, unequal_quadratics
+from fedloom.conformance.drive import Walk
 from fedloom.conformance.problems import Known
 
 Strength = Callable[[Any], float]
@@ -48,3 +49,13 @@ def solves_mixture(
     They are neither the local optima nor the optimum of all, which are the limits λ = 0 and λ → ∞.
     """
     return Limit(name, unequal_quadratics, mixed(strength), method, rounds, tolerance, **how)
+
+
+def served(walk: Walk, clients: Tensor) -> Tensor:
+    """The server's model, of a method that makes one for each client too."""
+    return walk.theta()
+
+
+def lambda_of(method: Any) -> float:
+    """λ by its own name."""
+    return float(method.lambda_)
