@@ -91,10 +91,10 @@ class EASGD(ServerMethod):
             }
 
         after, _ = client.scan(iterate, {"x": x, "elastic": elastic}, self.batch, steps=self.tau)
-        return {"dx": elastic}, {"x": after["x"], "elastic": elastic}
+        return {"dx": elastic}, {"x": after["x"] + elastic}  # without it, until it is known what of it arrived
 
     def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
-        return {"x": memory["x"] + (memory["elastic"] - sent["dx"])}  # by the very difference that the centre moves by
+        return {"x": memory["x"] - sent["dx"]}  # by the very difference that the centre moves by
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         return {"x": state["x"] + replies.sum("dx"), **self._share(ctx)}  # (6)

@@ -147,6 +147,7 @@ EASGD = Declaration(
         Balance("client and centre move by one difference", _SPRINGS, stands=EVERY_HARDSHIP),
         Limit("mini-batches find a common optimum", agreeing, uniform_optima, {"lr": 0.2, "batch": 4}, 300, 1e-8),
         Costs("τ steps take τ mini-batches", batches_of_easgd, {"tau": 3, "batch": 5}),
+        Also("draws", {"tau": 12}),
         Defaults({"lr": 0.1, "tau": 10, "batch": 32, "beta": 0.9, "rho": None, **ROUNDS, "evaluates": "personal"}),
     ),
     batches={"lr": 0.1, "batch": 5, "tau": 4},
@@ -254,7 +255,9 @@ PFEDME = Declaration(
             not_at=moreau,
         ),
         Course("exact solves are Algorithm 1", started(), algorithm_of_pfedme, _ENVELOPE, stands=WHO_ANSWERS),
-        Course("so are inner steps", started(), algorithm_of_pfedme, _INNER, stands=WHO_ANSWERS),
+        Course(
+            "so are inner steps", started(), algorithm_of_pfedme, {**_INNER, "personal_lr": 0.2}, stands=WHO_ANSWERS
+        ),
         Course(
             "so they are with everything else",
             started(),
@@ -265,7 +268,7 @@ PFEDME = Declaration(
             "a weight decay is solved for too",
             started(),
             algorithm_of_pfedme,
-            {**_ENVELOPE, "mu": 0.3, "local_rounds": 2, "personal_lr": 0.2},
+            {**_ENVELOPE, "mu": 0.3, "local_rounds": 2},
         ),
         Course(
             "with η = 1/λ and one local round it is FedProx with exact solves",
@@ -285,18 +288,22 @@ PFEDME = Declaration(
             hardships=reached(200, "quantised"),
         ),
         Costs("K gradients of R mini-batches", batches_of_pfedme, {**_INNER, "batch": 5}),
+        Also("draws", {"local_rounds": 12}),
         Defaults({**_PFEDME, **ROUNDS, "weighting": "uniform", "evaluates": "personal"}),
     ),
     batches={"lr": 0.05, "lambda_": 2.0, "batch": 5, "local_rounds": 4, "inner_steps": 2},
+    equivalent={
+        "memory theta: settled though lost": "a round begins at w: what θ was before is used, and never computed with",
+    },
 )
 
 
 # L2GD
 
 
-def coin(t: int, p: float) -> tuple[int, int]:
-    """How long the coin of round t shows p, and then 1 − p, tossed with one number for each side."""
-    heads, tails = 1 - Draw(_SEED, t).uniform("coin", 0, 2)
+def coin(draw: Draw, p: float) -> tuple[int, int]:
+    """How long the coin of a round shows p, and then 1 − p, tossed with one number for each side."""
+    heads, tails = 1 - draw.uniform("coin", 0, 2)
     towards = next(j for j in count(1) if heads > p**j)
     return towards, next(k for k in count(1) if tails > (1 - p) ** k)
 
@@ -306,7 +313,8 @@ def curvatures(known: Known, t: int) -> Tensor:
     v = torch.from_numpy(Draw(_SEED, t).normal("curvature", 0, known.optima.shape[1])).expand_as(known.optima)
     for _ in range(20):
         v = applied(known.hessians, v / torch.linalg.vector_norm(v, dim=1, keepdim=True))
-    return torch.linalg.vector_norm(v, dim=1)
+    found: Tensor = torch.linalg.vector_norm(v, dim=1)
+    return found
 
 
 def loopless(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
@@ -317,7 +325,7 @@ def loopless(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
     if not (measuring := method.p is None or method.lr is None) or L > 0:
         p = method.lambda_ / (L + method.lambda_) if method.p is None else method.p
         alpha = 1 / (2 * max(L / (1 - p), method.lambda_ / p)) if method.lr is None else method.lr
-        towards, local = coin(at.turns, p)
+        towards, local = coin(Draw(_SEED, at.turns), p)
         for _ in range(towards):
             x = x - alpha * method.lambda_ / p * (x - mean)
         x = descent(partial(slopes, some), x, alpha / (1 - p), local)
@@ -336,6 +344,11 @@ def tossing(known: Known, method: Any, x: Tensor) -> Ledger:
     return Ledger(state | ({} if method.p and method.lr else {"L": torch.zeros((), dtype=F64)}))
 
 
+def batches_of_l2gd(known: Known, method: Any) -> int:
+    """A mini-batch for each local step of the first round."""
+    return taken(known, method.batch, coin(Draw(0), method.p)[1])
+
+
 def before_meeting(known: Known, method: Any) -> Tensor:
     """The mean of the models that go up: a local step past the mixture's solution, where ∇f_i = −λ(x_i − x̄)."""
     x = mixture(known, method.lambda_)
@@ -343,9 +356,18 @@ def before_meeting(known: Known, method: Any) -> Tensor:
 
 
 def untold(walk: Walk) -> float:
-    """How far the server's sum is from what its clients think that it has of them."""
+    """How far the server's model is from the mean of what its clients think that it has of them."""
     own = [memory_of(walk, i)["told"] for i in walk.store.clients().tolist()]
-    return apart(torch.stack(own).sum(0), walk.state["m"]) if own else 0.0
+    return apart(torch.stack(own).mean(0), walk.theta()) if own else 0.0
+
+
+def misreported(walk: Walk) -> float:
+    """How far the figures in the history are from the iterations of the coin, the curvature, and p* of it."""
+    L, strength = float(curvatures(unequal_quadratics(), 0).max()), lambda_of(walk.setting.method)
+    p = strength / (L + strength)
+    iterations = sum(sum(coin(Draw(_SEED, t), p)) for t in range(1, walk.clocks.round))
+    due, told = {"iterations": iterations, "L": L, "p": p}, walk.evaluator.measures()
+    return max(abs(told[name] - value) for name, value in due.items()) if told.keys() == due.keys() else float("inf")
 
 
 _SEED = OfRun.seed
@@ -374,10 +396,18 @@ L2GD = Declaration(
             hardships=reached(120, "quantised"),
         ),
         Limit("mini-batches find a common optimum", agreeing, uniform_optima, {**_TOSS, "batch": 4}, 300, 1e-8),
-        Invariant("the server has what clients told", unequal_problem, untold, _TOSS, 20, 1e-11, EVERY_HARDSHIP),
+        Invariant(
+            "the server has the mean of what clients told", unequal_problem, untold, _TOSS, 20, 1e-11, EVERY_HARDSHIP
+        ),
+        Invariant("the history tells iterations, L and p*", unequal_problem, misreported, {"lambda_": 0.5}, 5, 1e-9),
+        Costs("local steps take a mini-batch each", batches_of_l2gd, {**_TOSS, "p": 0.2, "batch": 5}),
+        Also("draws", {"p": 0.03, "lr": 0.01}),
         Also("order", {"p": None, "lr": None}),
         Also("stack-call", {"p": None, "lr": None}),
         Defaults({"lambda_": 1.0, "p": None, "lr": None, "batch": None, **ROUNDS, "evaluates": "personal"}),
     ),
     batches={"lambda_": 0.5, "p": 0.3, "lr": 0.1, "batch": 5},
+    equivalent={
+        "memory L: settled though lost": "who is asked again would measure the same curvature again, but for rounding",
+    },
 )
