@@ -162,7 +162,7 @@ class Client:
 
         Clients of which it is ``known`` (above 0) do not measure it again. All begin at the same random vector.
         """
-        found = torch.zeros_like(self.n) if known is None else known
+        found = theta.new_zeros(*self.n.shape[:1], 1) if known is None else known
         who = np.flatnonzero(self._stack(found).flatten().numpy() <= 0)
         if len(who) == 0:
             return found
