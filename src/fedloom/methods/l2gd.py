@@ -44,7 +44,7 @@ class L2GD(ServerMethod):
     evaluates: ClassVar[Literal["global", "personal"]] = "personal"
     needs_rounds: ClassVar[str | None] = "its coin is one for all clients of a round"
 
-    lambda_: Annotated[NonNegative, Search(1e-3, 10.0, log=True)] = 1.0
+    lambda_: Annotated[NonNegative, Search(1e-3, 10.0, log=True)] = 0.1
     """λ, how strongly the clients' models are held near their mean; 0: every client alone."""
     p: Annotated[float, Interval(gt=0, lt=1), Search(0.05, 0.9)] | None = None
     """The probability of a step towards the mean; none: p* = λ/(L + λ), which communicates least. L is the greatest

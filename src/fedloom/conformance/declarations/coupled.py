@@ -404,7 +404,7 @@ L2GD = Declaration(
         Also("draws", {"p": 0.03, "lr": 0.01}),
         Also("order", {"p": None, "lr": None}),
         Also("stack-call", {"p": None, "lr": None}),
-        Defaults({"lambda_": 1.0, "p": None, "lr": None, "batch": None, **ROUNDS, "evaluates": "personal"}),
+        Defaults({"lambda_": 0.1, "p": None, "lr": None, "batch": None, **ROUNDS, "evaluates": "personal"}),
     ),
     batches={"lambda_": 0.5, "p": 0.3, "lr": 0.1, "batch": 5},
     equivalent={
