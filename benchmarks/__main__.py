@@ -17,7 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import admm, asynchronous, cluster, fleet, meta, methods_cost, predict, tuning
+from benchmarks import admm, asynchronous, cluster, fleet, meta, methods_cost, predict, stacks, tuning
 from benchmarks.race import race
 from benchmarks.workloads import WORKLOADS
 
@@ -28,6 +28,10 @@ OTHERS: dict[str, tuple[Callable[[bool, float], Any], Callable[[Any], Iterable[s
     asynchronous.NAME: (lambda quick, block: asynchronous.race(3 if quick else 8, block), asynchronous.sentences),
     cluster.NAME: (lambda quick, block: cluster.race(3 if quick else 8, block), cluster.sentences),
     predict.NAME: (lambda quick, _: predict.race(2 if quick else 5), lambda row: [predict.sentence(row)]),
+    stacks.NAME: (
+        lambda quick, _: stacks.race(1 if quick else 3),
+        lambda rows: [stacks.sentence(*row) for row in rows.items()],
+    ),
     fleet.NAME: (lambda *_: fleet.race(), lambda figures: [fleet.sentence(figures)]),
     tuning.NAME: (lambda quick, _: tuning.race(20 if quick else 60), lambda figures: [tuning.sentence(figures)]),
 }

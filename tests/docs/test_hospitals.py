@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import hospitals
+import five_hospitals
 from doc_pages import ROOT
 
 
 def test_the_page_has_the_commands_of_the_script() -> None:
     page = (ROOT / "docs" / "how-to" / "hospitals.md").read_text()
-    for command in (*hospitals.COMMANDS, hospitals.DEPLOYED[1]):
+    for command in (*five_hospitals.COMMANDS, five_hospitals.DEPLOYED[1]):
         assert " ".join(command.split()[:3]) in page
 
 
 def test_five_hospitals_come_to_a_model_that_predicts_without_fedloom(tmp_path: Path) -> None:
-    hospitals.use(tmp_path / "walk")
+    five_hospitals.use(tmp_path / "walk")
 
 
 def test_the_same_files_on_real_nodes_end_in_the_same_bits(tmp_path: Path) -> None:
-    hospitals.make_files(tmp_path / "walk")
-    hospitals.deploy(tmp_path / "walk")
+    five_hospitals.make_files(tmp_path / "walk")
+    five_hospitals.deploy(tmp_path / "walk")

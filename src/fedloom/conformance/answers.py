@@ -26,6 +26,9 @@ from fedloom.types import Vector
 Limits = Callable[[Known, Any], Tensor]
 """From the problem and the method (for its hyper-parameters) to a vector, or to one a client for a personal method."""
 
+Look = Callable[[Walk, Tensor], Tensor]
+"""What is looked at of a run, for these clients: by default what the method makes."""
+
 _BATCHES = 30  # of consecutive iterates, for the standard error of their mean
 _ERRORS = 4.5  # standard errors that a mean may be off: by chance once in ten thousand
 _SHARP = 0.02  # … which says little unless the standard error is this small, measured by how far clients disagree
@@ -40,6 +43,7 @@ class Target:
     tolerance: float
     scale: float
     """How far the clients disagree."""
+    look: Look = product
 
     def unlike_rival(self, found: Finding, away: Callable[[Tensor], float], least: float) -> Finding:
         """The same finding, but failed unless the rival is further away than ``least``."""
@@ -74,7 +78,7 @@ class Exactly(Sense):
             walk.step()
             if t % max(self.rounds // 20, 1) and t < self.rounds:
                 continue
-            found = product(walk, clients)
+            found = target.look(walk, clients)
             off = apart(found, target.limit)
             there, stayed = off <= target.tolerance, there
             if there and stayed:
@@ -98,7 +102,7 @@ class OnAverage(Sense):
         for t in range(self.warm_up + self.rounds):
             walk.step()
             if t >= self.warm_up:
-                path.append(product(walk, clients))
+                path.append(target.look(walk, clients))
         means = torch.stack([part.mean(0) for part in torch.stack(path).chunk(_BATCHES)])
         error = means.std(0).clamp(min=target.tolerance) / len(means) ** 0.5
 
@@ -163,6 +167,9 @@ class Limit(OfRun):
     """Of this seed's delays some, but not most, miss the deadline."""
     prior: Callable[[Known], Tensor] | None = None
     """The earlier model that the method is given, if any."""
+    look: Look = product
+    ideally: Sense | None = None
+    """In what sense it is reached without any hardship; none: exactly."""
 
     @property
     def survives(self) -> tuple[str, ...]:
@@ -172,8 +179,8 @@ class Limit(OfRun):
         known = self._in_time(self.known(), self.fleet_in(hardship))
         method, prior = subject.tuned(self.method), self.prior(known) if self.prior is not None else None
         rival = self.not_at(known, method) if self.not_at is not None else None
-        target = Target(self.limit(known, method), rival, self.tolerance, known.scale)
-        sense = self.hardships.get(hardship.name, Exactly(self.rounds))
+        target = Target(self.limit(known, method), rival, self.tolerance, known.scale, self.look)
+        sense = self.hardships.get(hardship.name, self.ideally or Exactly(self.rounds))
         with self.walking(subject, known.problem, hardship, prior) as walk:
             return sense.judge(walk, known.clients, target)
 
@@ -267,6 +274,7 @@ class Same(Claim):
     other: Method
     rounds: int = 20
     tolerance: float = 0.0
+    look: Look = product
 
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
         problem = self.problem()
@@ -275,7 +283,7 @@ class Same(Claim):
         def path(method: Method) -> list[Tensor]:
             """One run after the other: on a cluster two at a time would wait for each other's workers."""
             with subject.walking(problem, method) as walk:
-                return [product(stepped(walk), clients).clone() for _ in range(self.rounds)]
+                return [self.look(stepped(walk), clients).clone() for _ in range(self.rounds)]
 
         distances = map(apart, path(subject.tuned(self.method)), path(self.other))
         return greatest(distances, self.rounds, self.tolerance, f"difference from {type(self.other).__name__}")

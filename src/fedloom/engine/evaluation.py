@@ -55,7 +55,7 @@ class Evaluation:
     task. The loss is always there."""
     adapt_split: str | None = None
     """The rows that an adapted model is fitted to; none: test-support where test-query is evaluated, and
-    validation-support where validation-query is, else support."""
+    validation-support where validation-query is, else support. (fine-tune: train, and test is evaluated.)"""
     adapt_steps: Count | None = None
     """How many steps; none: as the method adapts, by default one."""
     adapt_lr: Positive | None = None
@@ -73,7 +73,7 @@ class Evaluation:
     def on_validation(self, method: Method) -> Evaluation:
         """The same on the validation rows: where the model is adapted, on those that it was not fitted to."""
         adapted = (method.evaluates if self.model == "auto" else self.model) == "adapted"
-        split = f"{VALIDATION}-query" if adapted else VALIDATION
+        split = f"{VALIDATION}-query" if adapted and method.adapts_on == "support" else VALIDATION
         return replace(
             self, name=VALIDATION, on="source", split=split, adapt_split=None, every=self.every or 1, gradients=False
         )
@@ -82,6 +82,8 @@ class Evaluation:
         """With "auto" replaced by what the method makes, and the rows named."""
         model = method.evaluates if self.model == "auto" else self.model
         known = replace(self, model=model)
+        if model == "adapted" and method.adapts_on == "train" and self.on == "source" and self.adapt_split is None:
+            known = replace(known, split=self.split or "test", adapt_split="train")
         return replace(known, split=known.evaluated, adapt_split=known.fitted)
 
     def told(self) -> dict[str, str]:

@@ -157,6 +157,26 @@ class Client:
 
         return self._summed(self._expand(theta, rows), rows, gradient), times
 
+    def curvature(self, theta: Vector, known: Tensor | None = None, steps: int = 20) -> Tensor:
+        """L_i = ‖∇²f_i(θ)‖ by steps of power iteration, from below, shape (…, 1); a step counts as two gradients.
+
+        Clients of which it is ``known`` (above 0) do not measure it again. All begin at the same random vector.
+        """
+        found = theta.new_zeros(*self.n.shape[:1], 1) if known is None else known
+        who = np.flatnonzero(self._stack(found).flatten().numpy() <= 0)
+        if len(who) == 0:
+            return found
+        window = None if self.window is None else (self.window[0][who], self.window[1][who])
+        some = self.problem.client(self.clients[who], self.draw, round=self.round, window=window)
+        _, product = some.linearise(theta[who] if self.stacked and theta.dim() > 1 else theta)
+        v = torch.from_numpy(self.draw.normal("curvature", 0, theta.shape[-1])).to(theta.dtype)
+        for _ in range(steps):
+            size = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+            v = product(v / size.clamp(min=torch.finfo(v.dtype).tiny))
+        self.evaluations[who] += some.evaluations
+        size = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+        return self._unstack(self._stack(found).index_copy(0, torch.from_numpy(who), size))
+
     def batches(
         self, split: str, batch: int | None, steps: int | None = None, epochs: int = 1, purpose: str = "batches"
     ) -> list[Rows]:
@@ -214,13 +234,14 @@ class Client:
         shift: Vector | None = None,
         direction: Callable[[Vector, Vector], Vector] | None = None,
         split: str = "train",
+        purpose: str = "batches",
     ) -> tuple[Vector, Tensor]:
         """Local steps y ← y − lr·(g(y) + μ(y − x0) + v) from θ; gives y and the number of gradient steps K.
 
         ``epochs`` passes over the split in shuffled mini-batches of ``batch`` rows (None: full-batch steps), or
         exactly ``steps`` steps. ``pull`` is (μ, x0), ``shift`` is v: both are affine and fused into the step. A free
         ``direction(y, g)`` replaces the whole bracket; it may use y and g alone, because clients that are done are
-        left out of both. A slow client's ``effort`` or ``budget`` cuts its steps.
+        left out of both. A slow client's ``effort`` or ``budget`` cuts its steps. Other purposes draw other rows.
         """
         if len(self.clients) > 1 and not self.problem.kernel.stacks:
             return self._one_by_one(
@@ -235,12 +256,13 @@ class Client:
                     shift=own(shift),
                     direction=direction,
                     split=split,
+                    purpose=purpose,
                 )
             )
         span = self.span(split)
         sizes = span.sizes
         count = steps_of(sizes, batch, epochs, steps, self.effort, self.budget)
-        plan = Plan.of(span, self.clients, self.draw, batch, count)
+        plan = Plan.of(span, self.clients, self.draw, batch, count, purpose)
         sort = bool((plan.order[1:] < plan.order[:-1]).any())
         order = torch.from_numpy(plan.order)
 

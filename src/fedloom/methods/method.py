@@ -143,6 +143,12 @@ class Method(ABC):
         return "global"
 
     @property
+    def adapts_on(self) -> Literal["support", "train"]:
+        """The rows of a client that trains to which it adapts a model that is evaluated then: a few that nobody trained
+        on, or the very rows that it trains on. Who never trained has a support."""
+        return "support"
+
+    @property
     def local_batch(self) -> int | None:
         """Rows of one local step, which decides how many clients are computed together; None: all rows."""
         return None
