@@ -63,7 +63,8 @@ class MixtureADMM(ProximalSteps):
     """ "jacobi": z and y move after every round; "gauss-seidel": only once all clients have answered since, so that
     with one client a round each meets the newest models of the others."""
     linearised: bool = False
-    """Linearise −λr in the step of z too, which then is well posed for every ρ."""
+    """Linearise −λr in the step of z too, which then has a minimum for every ρ (about λ/N is the least that
+    converges)."""
     accelerated: bool = False
     """Nesterov's extrapolation of z in the form dca, begun again whenever it leads uphill."""
 
@@ -90,8 +91,8 @@ class MixtureADMM(ProximalSteps):
         if rho is not None and rho <= self.lam / clients and not self.linearised:
             raise ConfigError(
                 f"mixture-admm: rho = {rho:g} is not above λ/N = {self.lam:g}/{clients} = {self.lam / clients:g}: the "
-                "server minimises (ρN² − λN)/2 ‖z‖² + …, which then has no minimum; raise rho (2λ/√N is the default), "
-                "lower lam, or set linearised = true or form = 'dca', which need no such ρ"
+                "server minimises (ρN² − λN)/2 ‖z‖² + …, which then has no minimum; raise rho (the default is 2λ/√N), "
+                "lower lam, or set form = 'dca', which needs no ρ"
             )
 
     def _check_dca(self) -> None:
