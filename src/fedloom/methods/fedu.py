@@ -52,7 +52,7 @@ class FedU(LocalSteps):
     graph: str = "complete"
     """ "complete"; "nearest": each client and those whose models are nearest, once all have learnt alone for a while;
     edges, such as "0-1,1-2:0.5"; or a file of rows k,l,a or of the matrix of all a_kl."""
-    weight_of_edges: NonNegative | None = None
+    edge_weight: NonNegative | None = None
     """a_kl of the graphs complete and nearest; none: 1/N and 1/(neighbours + 1), so that a group of clients that are
     all joined is held near its mean with the strength η."""
     neighbours: Count = 5
@@ -69,7 +69,7 @@ class FedU(LocalSteps):
                 f"fedu: neighbours = {self.neighbours}, but there are {len(sources)} clients; choose 1 to "
                 f"{len(sources) - 1}"
             )
-        degree = 1.0 if self.weight_of_edges is None else self.weight_of_edges * len(sources)
+        degree = 1.0 if self.edge_weight is None else self.edge_weight * len(sources)
         if self._given:
             graph = Graph.read(self.graph, problem.data.clients)
             parts, degree = graph.parts(sources), 2 * graph.degree(problem.data.clients)
@@ -123,11 +123,11 @@ class FedU(LocalSteps):
         u, known = state["u"], state["turns"] > 0
         if self.graph == "complete":
             count = int(known.sum())
-            a = self.weight_of_edges if self.weight_of_edges is not None else 1 / max(count, 1)
+            a = self.edge_weight if self.edge_weight is not None else 1 / max(count, 1)
             return a * (count * u - u.sum(0))
         if self._given:
             return Graph(state["ends"], state["a"]).among(known).differences(u)
-        a = self.weight_of_edges if self.weight_of_edges is not None else 1 / (self.neighbours + 1)
+        a = self.edge_weight if self.edge_weight is not None else 1 / (self.neighbours + 1)
         pairs = ((k, j) for k, row in enumerate(state["near"].tolist()) for j in row if j >= 0)
         return Graph.of((k, j, a) for k, j in {(min(pair), max(pair)) for pair in pairs}).differences(u)
 

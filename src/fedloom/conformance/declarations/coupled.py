@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Same
+from fedloom.conformance.answers import Invariant, Same
 from fedloom.conformance.claims import Declaration
 from fedloom.conformance.declarations.common import (
     BATCHES,
@@ -24,6 +24,7 @@ from fedloom.conformance.declarations.common import (
 )
 from fedloom.conformance.declarations.courses import ROUNDS, TRAINING, Also, Course, Defaults, Ledger, Passes
 from fedloom.conformance.declarations.personal import mixed, solves_mixture
+from fedloom.conformance.drive import Walk, apart, recall
 from fedloom.conformance.problems import Known
 from fedloom.methods.local import Local
 
@@ -36,11 +37,11 @@ def laplacian(a: Tensor) -> Tensor:
 def joined(method: Any, clients: int, count: int, near: Mapping[int, list[int]]) -> Tensor:
     """The matrix of all a_kl, where so many of the clients count."""
     if method.graph == "complete":
-        weight = method.weight_of_edges if method.weight_of_edges is not None else 1 / count
+        weight = method.edge_weight if method.edge_weight is not None else 1 / count
         return weight * (1 - torch.eye(clients, dtype=F64))
     a = torch.zeros(clients, clients, dtype=F64)
     if method.graph == "nearest":
-        weight = method.weight_of_edges if method.weight_of_edges is not None else 1 / (method.neighbours + 1)
+        weight = method.edge_weight if method.edge_weight is not None else 1 / (method.neighbours + 1)
         for k, others in near.items():
             a[k, others] = a[others, k] = weight
         return a
@@ -100,7 +101,14 @@ def biased(known: Known, method: Any) -> Tensor:
     trained = torch.einsum("ij,iab->iajb", torch.eye(clients, dtype=F64), left).reshape(clients * n, clients * n)
     whole = torch.eye(clients * n, dtype=F64)
     u: Tensor = torch.linalg.solve(whole - trained @ moved, (whole - trained) @ known.optima.flatten())
-    return (moved @ u).view(clients, n)
+    found: Tensor = (moved @ u).view(clients, n)
+    return found
+
+
+def off_mean(walk: Walk) -> float:
+    """How far the common model is from the mean of those that clients found last."""
+    clients = walk.store.clients()
+    return apart(walk.theta(), recall(walk, clients)["u"].mean(0)) if len(clients) else 0.0
 
 
 def _course(name: str, own: Mapping[str, Any], **how: Any) -> Course:
@@ -133,19 +141,20 @@ FEDU = Declaration(
         ),
         ends("… on a chain of clients too", biased, {**_STEPS, "graph": _CHAIN}, 150, 1e-10),
         _course("every round is Algorithm 1", {"lr": "exponential:0.2:0.9"}, stands=WHO_ANSWERS),
-        _course("… with weights of its own", {"weight_of_edges": 0.4}),
+        _course("… with weights of its own", {"edge_weight": 0.4}),
         _course("… pulled along", _ALONG, stands=WHO_ANSWERS),
         _course("… on a graph that is given", {"graph": _CHAIN}, stands=WHO_ANSWERS),
         _course("… on that of the nearest", _NEAREST, stands=("sampled", "lost")),
-        _course("… with weights of its own", {**_NEAREST, "neighbours": 3, "weight_of_edges": 0.1}),
+        _course("… with weights of its own", {**_NEAREST, "neighbours": 3, "edge_weight": 0.1}),
         Same(
             "without edges every client is alone",
             unequal_problem,
-            {**DRIFT, "lr": FALLING, "weight_of_edges": 0.0},
+            {**DRIFT, "lr": FALLING, "edge_weight": 0.0},
             Local(**{**DRIFT, "lr": FALLING}),
             tolerance=1e-12,
         ),
         Same("with η = 0 too", unequal_problem, {**BATCHES, "eta": 0.0}, Local(**BATCHES), tolerance=1e-12),
+        Invariant("the common model is the mean of all", unequal_problem, off_mean, _STEPS, 5, 1e-12, ("lost",)),
         Also("stack-call", _ALONG),
         Also("stack-call", {**_NEAREST, "warm_up": 1}),
         Also("resume", {**_NEAREST, "warm_up": 2}),
@@ -159,7 +168,7 @@ FEDU = Declaration(
                 "evaluates": "personal",
                 "eta": 0.1,
                 "graph": "complete",
-                "weight_of_edges": None,
+                "edge_weight": None,
                 "neighbours": 5,
                 "warm_up": 10,
                 "coupling": "after",
@@ -167,4 +176,7 @@ FEDU = Declaration(
         ),
     ),
     batches=BATCHES,
+    equivalent={
+        "memory held: the neighbour's": "all whose replies are accepted hold the same there: 1",
+    },
 )
