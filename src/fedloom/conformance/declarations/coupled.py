@@ -23,7 +23,7 @@ from fedloom.conformance.declarations.common import (
     unequal_problem,
 )
 from fedloom.conformance.declarations.courses import ROUNDS, TRAINING, Also, Course, Defaults, Ledger, Passes
-from fedloom.conformance.declarations.personal import mixed, solves_mixture
+from fedloom.conformance.declarations.personal import HELD_ALIKE, mixed, solves_mixture
 from fedloom.conformance.drive import Walk, apart, recall
 from fedloom.conformance.problems import Known
 from fedloom.methods.local import Local
@@ -176,7 +176,5 @@ FEDU = Declaration(
         ),
     ),
     batches=BATCHES,
-    equivalent={
-        "memory held: the neighbour's": "all whose replies are accepted hold the same there: 1",
-    },
+    equivalent={"memory held: the neighbour's": HELD_ALIKE},
 )

@@ -18,7 +18,8 @@ from fedloom.conformance.declarations.common import (
     EVERY_HARDSHIP,
     F64,
     WHO_ANSWERS,
-    local_ends,
+    local_momentum,
+    local_steps,
     unequal_problem,
 )
 from fedloom.conformance.declarations.courses import ROUNDS, TRAINING, Also, Course, Defaults, Ledger, Passes
@@ -88,7 +89,8 @@ def ifca(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
         if method.by == "weights" and client in at.kept["w"]:
             losses = (x - at.kept["w"][client]).norm(dim=-1)
         j = int(losses.argmin())
-        end = local_ends(known.only(torch.tensor([client])), x[j], method.lr, method.steps)[0]
+        trained = local_momentum if method.optimiser == "momentum" else local_steps
+        end = trained(known.only(torch.tensor([client])), method, x[j])[0]
         at.kept["w"][client] = end
         moves[j] += weights[i] * (end - x[j])
         share[j] += weights[i]
@@ -183,7 +185,7 @@ CLUSTERED = Declaration(
         _course("every round is Algorithm 1", {}, stands=WHO_ANSWERS),
         _course("… with moves as parts of all", {"average": "gradients", "lr": "exponential:0.3:0.9"}),
         _course("… by weight vectors", {"by": "weights"}, stands=WHO_ANSWERS),
-        _course("… weighted by size", {"weighting": "size"}),
+        _course("… weighted by size, with momentum", {"weighting": "size", "optimiser": "momentum"}),
         _course("… from sums alone", {**_ALL, "weighting": "size"}, stands=WHO_ANSWERS),
         Also("stack-call", {"by": "weights"}),
         Also("stack-call", _ALL),

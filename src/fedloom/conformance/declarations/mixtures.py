@@ -13,7 +13,7 @@ from fedloom.conformance.claims import Declaration
 from fedloom.conformance.declarations.admm import local_minima
 from fedloom.conformance.declarations.common import EVERY_HARDSHIP, WHO_ANSWERS, server_moved, unequal_problem
 from fedloom.conformance.declarations.courses import ROUNDS, Also, Course, Defaults, Ledger, Passes, Reported
-from fedloom.conformance.declarations.personal import solves_mixture
+from fedloom.conformance.declarations.personal import HELD_ALIKE, solves_mixture
 from fedloom.conformance.drive import Walk, product
 from fedloom.conformance.problems import Known, logistic
 from fedloom.federation.randomness import Draw
@@ -186,4 +186,5 @@ MIXTURE_ADMM = Declaration(
         ),
     ),
     batches={"solver": "gradient", "lr": 0.1, "batch": 5, "epochs": 2},
+    equivalent={"memory held: the neighbour's": HELD_ALIKE},
 )
