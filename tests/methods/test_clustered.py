@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +18,7 @@ from fedloom.engine.selection import Chosen, Uniform
 from fedloom.errors import ConfigError
 from fedloom.federation.data import TARGET, FederatedData
 from fedloom.federation.grouping import by_means, by_silhouette, silhouette
+from fedloom.federation.randomness import Draw
 from fedloom.methods import Clustered, FedAvg
 from problems import make_problem
 
@@ -125,11 +128,25 @@ def test_a_newcomer_is_assigned_by_its_loss() -> None:
     with walking(Rounds, problem, Clustered(groups=4)) as walk:
         stepped(walk, 6)
         group, sources = walk.state["group"], [i for i in range(16) if i not in targets]
-        models = product(walk, torch.tensor(targets))
+        newcomers, received = problem.client(np.array(targets), Draw(0)), walk.fetched(np.array(targets))[0]
+        method = Clustered(groups=4)
+        models = method.personal(newcomers, walk.state, method.client_init(newcomers, received))
         for newcomer, model in zip(targets, models, strict=True):
             like = next(i for i in sources if i % 4 == newcomer % 4)
             assert int(group[newcomer]) == -1
             assert torch.equal(model, walk.state["x"][int(group[like])])
+
+
+@pytest.mark.parametrize("own", [{}, {"by": "weights"}, {"init": "random", "reply": "all"}])
+def test_a_model_in_use_elsewhere_is_that_of_the_clients_group(own: dict[str, Any], tmp_path: Path) -> None:
+    """There are no rows of the client then to choose by."""
+    data = turned(8, turns=2)
+    problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+    run = fedloom.train(problem, Clustered(**own), rounds=3, out=tmp_path / "run", executor="serial")
+    with walking(Rounds, problem, Clustered(**own)) as walk:
+        models = product(stepped(walk, 3), torch.arange(8))
+    for client in range(8):
+        torch.testing.assert_close(run.predictor(client).theta, models[client])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import fedloom
 from fedloom.conformance import quadratics
+from fedloom.conformance.declarations.admm import alike
 from fedloom.conformance.declarations.personal import mixture
 from fedloom.conformance.drive import product, walking
 from fedloom.engine.rounds import Rounds
@@ -45,6 +46,18 @@ def test_research_one_diverges_just_above_where_it_is_well_posed() -> None:
     assert 0.8 / 5 < 0.2
     found = distances(40, MixtureADMM(lam=0.8, rho=0.2))
     assert found[-1] > 1e4
+
+
+@pytest.mark.parametrize(("rho", "falls"), [(0.37, False), (0.43, True)])
+def test_clients_alike_converge_exactly_where_the_page_says(rho: float, falls: bool) -> None:
+    """Nρ(ρ + a) > λ(λ + a): for N = 3, λ = 0.8 and the least curvature a = 0.4 that is ρ > 0.4."""
+    with walking(Rounds, alike(3).problem, MixtureADMM(lam=0.8, rho=rho)) as walk:
+        moves = []
+        for _ in range(120):
+            before = walk.theta()
+            walk.step()
+            moves.append(float((walk.theta() - before).norm()))
+    assert (max(moves[-10:]) < max(moves[50:60])) is falls
 
 
 @pytest.mark.parametrize(

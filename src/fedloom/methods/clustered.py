@@ -90,10 +90,6 @@ class Clustered(Weighted, LocalTraining):
         return "each" if self.reply == "own" else "sum"
 
     @property
-    def remembers(self) -> bool:
-        return self.by == "weights"
-
-    @property
     def per_client(self) -> tuple[str, ...]:
         return ("group",) if self.reply == "own" else ()
 
@@ -115,14 +111,16 @@ class Clustered(Weighted, LocalTraining):
 
     def client_init(self, client: Client, received: Message) -> Memory:
         models = received["x"]
-        return {"w": _picked(models, self._fitting(client, models))}
+        j = self._fitting(client, models)
+        group = torch.where(client.n > 0, j.unsqueeze(-1), -1)  # without rows nobody can tell
+        return {"group": group, "w": _picked(models, j)} if self.by == "weights" else {"group": group}
 
     def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         models = received["x"]
         j = self._joined(client, models, memory)
         theta = _picked(models, j)
         y, _ = self.train(client, theta)
-        kept = {"w": y} if self.by == "weights" else memory
+        kept = {"group": j.unsqueeze(-1), "w": y} if self.by == "weights" else {"group": j.unsqueeze(-1)}
         if self.reply == "own":
             return {"dx": y - theta, "group": j.unsqueeze(-1)}, kept
         own = torch.nn.functional.one_hot(j, models.shape[-2]).to(y.dtype)
@@ -167,9 +165,13 @@ class Clustered(Weighted, LocalTraining):
         return state["x"][int(state["members"].argmax())]  # that of the largest group
 
     def personal(self, client: Client, state: State, memory: Memory) -> Vector:
-        models = self.broadcast(state, torch.from_numpy(client.clients))["x"]
-        j = self._joined(client, models, memory)
-        return torch.where(client.n > 0, _picked(models, j), self.model(state))  # without rows nobody can tell
+        ids = torch.from_numpy(client.clients)
+        models = self.broadcast(state, ids)["x"]
+        theta = _picked(models, self._joined(client, models, memory))
+        last = memory["group"].flatten() if self.reply == "all" else state["group"][ids]
+        last = torch.where(last < 0, state["members"].argmax(), last)
+        without_rows = models[last] if client.stacked else models[last[0]]  # as when the model is in use elsewhere
+        return torch.where(client.n > 0, theta, without_rows)
 
     def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
         return {"groups": float((state["members"] > 0).sum()), "largest_group": float(state["members"].max())}

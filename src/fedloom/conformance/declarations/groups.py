@@ -92,14 +92,13 @@ def ifca(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
         trained = local_momentum if method.optimiser == "momentum" else local_steps
         end = trained(known.only(torch.tensor([client])), method, x[j])[0]
         at.kept["w"][client] = end
+        at.memory[client] = {"group": torch.tensor([j])} | ({"w": end} if method.by == "weights" else {})
         moves[j] += weights[i] * (end - x[j])
         share[j] += weights[i]
     for j in range(method.groups):
         if share[j] > 0:
             new[j] = x[j] + (moves[j] / share[j] if method.average == "models" else moves[j])
     at.state |= {"x": new, "members": share}
-    if method.by == "weights":
-        at.memory = {client: {"w": w} for client, w in at.kept["w"].items()}
 
 
 def groups_found(walk: Walk) -> int:
