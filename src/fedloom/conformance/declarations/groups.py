@@ -212,4 +212,7 @@ CLUSTERED = Declaration(
         ),
     ),
     batches=BATCHES,
+    equivalent={
+        "memory group: settled though lost": "a turn does not read the group that a client remembers; it writes it anew"
+    },
 )
