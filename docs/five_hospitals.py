@@ -1,7 +1,8 @@
 """Five hospitals with one file each: from their tables to a model that predicts without fedloom.
 
-``python docs/five_hospitals.py FOLDER`` makes the files there, does with fedloom's commands what the page "From hospitals'
-tables to a model in use" tells, and ends with an error where a figure is not as the page says. The tests run it.
+``python docs/five_hospitals.py FOLDER`` makes the files there, does with fedloom's commands what the page "From
+hospitals' tables to a model in use" tells, and ends with an error where a figure is not as the page says. The tests run
+it.
 """
 
 from __future__ import annotations

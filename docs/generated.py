@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -452,6 +453,14 @@ def _cell(text: str) -> str:
     return coded.replace("|", "\\|")
 
 
+def mixture() -> str:
+    """Rounds of the ways to solve the mixture problem, a row for each problem, as experiments/mixture.py found them."""
+    found = json.loads((DOCS.parent / "experiments/results/mixture.json").read_text(encoding="utf-8"))
+    columns = list(dict.fromkeys(column for row in found.values() for column in row))
+    rows = [(way, *(str(row.get(column, "–")) for column in columns)) for way, row in found.items()]
+    return _table(("Rounds", *columns), rows)
+
+
 _PARTS: dict[str, Callable[..., str]] = {
     "api": api,
     "channel-options": channel_options,
@@ -463,6 +472,7 @@ _PARTS: dict[str, Callable[..., str]] = {
     "losses": losses,
     "method-options": method_options,
     "metrics": metrics,
+    "mixture": mixture,
     "needs-rounds": needs_rounds,
     "network-options": network_options,
     "origins": origins,

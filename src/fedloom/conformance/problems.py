@@ -162,7 +162,7 @@ def quadratics(unequal: bool = False, heterogeneity: float = 1.0, noise: float =
         rows.append(np.sqrt(n) * (q * np.sqrt(curvature)) @ v.T)
         labels.append(rows[-1] @ own + noise * random.standard_normal(n))
     x, y = torch.from_numpy(np.concatenate(rows)), torch.from_numpy(np.concatenate(labels)).unsqueeze(1)
-    data = FederatedData("quadratics", x, y, "regression", _splits(torch.tensor(sizes)))
+    data = FederatedData("quadratics", x, y, "regression", rows_in_order(torch.tensor(sizes)))
     return linear(data, normal_equations, bias=False)
 
 
@@ -180,7 +180,7 @@ def least_squares() -> Known:
     x = torch.from_numpy(random.standard_normal((int(sizes.sum()), 3)))
     own = torch.from_numpy(random.standard_normal((len(sizes), 4))).repeat_interleave(sizes, 0)
     y = (x * own[:, :3]).sum(1, keepdim=True) + own[:, 3:] + 0.1 * torch.from_numpy(random.standard_normal((len(x), 1)))
-    return linear(FederatedData("least squares", x, y, "regression", _splits(sizes)), normal_equations)
+    return linear(FederatedData("least squares", x, y, "regression", rows_in_order(sizes)), normal_equations)
 
 
 @cache
@@ -192,7 +192,7 @@ def logistic() -> Known:
     own = torch.from_numpy(random.standard_normal((len(sizes), 2))).repeat_interleave(sizes, 0)
     chance = torch.sigmoid((x * own).sum(1)).numpy()
     y = torch.from_numpy(random.uniform(size=len(x)) < chance).double().unsqueeze(1)
-    return linear(FederatedData("logistic", x, y, "binary", _splits(sizes)), newton)
+    return linear(FederatedData("logistic", x, y, "binary", rows_in_order(sizes)), newton)
 
 
 @cache
@@ -218,7 +218,7 @@ def images() -> Problem:
     sizes = torch.tensor([13, 7, 10])
     x = torch.from_numpy(random.standard_normal((int(sizes.sum()), 1, 8, 8)))
     y = torch.from_numpy(random.integers(0, 3, len(x)))
-    data = FederatedData("images", x, y, "classification", _splits(sizes), classes=("a", "b", "c"))
+    data = FederatedData("images", x, y, "classification", rows_in_order(sizes), classes=("a", "b", "c"))
     return Problem(data, build_model("lenet", data))
 
 
@@ -262,7 +262,8 @@ def relabelled(problem: Problem, order: Tensor) -> Problem:
     return Problem(data, problem.model, problem.loss.name, problem.dtype)
 
 
-def _splits(sizes: Tensor) -> dict[str, Ragged]:
+def rows_in_order(sizes: Tensor) -> dict[str, Ragged]:
+    """Splits of clients that have so many training rows one after the other, in halves, and no test rows."""
     train = Ragged.contiguous(sizes)
     return {"train": train, "test": Ragged.contiguous(torch.zeros_like(sizes)), **_halves(train)}
 

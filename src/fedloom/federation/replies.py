@@ -95,6 +95,13 @@ class Replies:
             self._refuse(f"looks at the single replies {key!r}")
         return self.columns.values[key]
 
+    @property
+    def weights(self) -> Tensor:
+        """What each reply counts for, in float64; for methods that look at single replies."""
+        if self.columns is None:
+            self._refuse("looks at single weights")
+        return self.columns.weight
+
     def _refuse(self, what: str) -> NoReturn:
         raise ConfigError(f'the server {what}, but its method says reduce = "sum": say "each", or send a sum more')
 

@@ -7,7 +7,6 @@ relaxation and varying penalties as in its sections 3.4.1 and 3.4.3. https://doi
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -15,22 +14,21 @@ import torch
 from annotated_types import Interval
 from torch import Tensor
 
-from fedloom.federation.batches import evaluations_of, steps_of
 from fedloom.federation.client import Client
 from fedloom.federation.problem import Problem
 from fedloom.federation.regularisers import Regulariser, RegulariserName, regulariser_for
 from fedloom.federation.replies import Replies, Weighting
 from fedloom.federation.residuals import Residuals, reported, settled
-from fedloom.federation.solvers import Inner, SolverName, linear_layer, solver_for
-from fedloom.methods.method import Context, Ints, ServerMethod
+from fedloom.methods.method import Context
 from fedloom.methods.register import register
+from fedloom.methods.training import ProximalSteps
 from fedloom.search import Search
 from fedloom.types import Count, Fraction, Memory, Message, NonNegative, Positive, State, Vector
 
 
 @register("admm", family="optimisation", paper="Boyd et al., 2011", declaration=".admm:ADMM")
 @dataclass(frozen=True)
-class ADMM(ServerMethod):
+class ADMM(ProximalSteps):
     """Exact local solves that agree by dual variables (consensus ADMM).
 
     Clients and server agree by dual variables: minimise Σ p_i f_i(x_i) + g(z) subject to x_i = z for every client.
@@ -73,45 +71,14 @@ class ADMM(ServerMethod):
     """The box's upper bound."""
     penalise_bias: bool = False
     """Whether g counts biases too."""
-    solver: SolverName = "auto"
-    """How clients solve: "auto" is exact for linear least squares, newton for other linear models, else lbfgs."""
-    tolerance: Positive = 1e-10
-    """The gradient's norm at which newton and lbfgs stop."""
-    max_iterations: Count = 50
-    """Iterations of newton and lbfgs in a round at most."""
     warm_start: bool = True
     """Begin at the client's last x_i; otherwise at z."""
-    lr: Positive = 0.1
-    """Step size of the solver gradient; below 2/(L + ρ)."""
-    batch: Count | None = None
-    """Rows of a mini-batch of the solver gradient; none: all rows of the client."""
-    epochs: Count = 1
-    """Passes of the solver gradient."""
-    steps: Count | None = None
-    """Exactly so many steps of the solver gradient instead of epochs."""
     stop: NonNegative = 0.0
     """Stop when both residuals are below this, relative to 1 + ‖z‖ and 1 + ‖λ‖; 0: do all rounds."""
 
     def check(self, problem: Problem) -> None:
         self._regulariser()
-        solver = solver_for(problem, self.solver)
-        if linear_layer(problem) is None:
-            warnings.warn(
-                f"admm on a network: subproblems are solved roughly (by {solver!r}) and are not convex, so neither "
-                "convergence nor the limit is guaranteed; watch the residuals in the history",
-                stacklevel=1,  # one place, so that a run says it once however often it is checked
-            )
-
-    def work(self, rows: Ints) -> Ints | None:
-        if self.solver == "exact":
-            return rows
-        if self.solver != "gradient":  # these stop when they are content
-            return None
-        return evaluations_of(rows, self.batch, steps_of(rows, self.batch, self.epochs, self.steps))
-
-    @property
-    def local_batch(self) -> int | None:
-        return self.batch
+        super().check(problem)
 
     @property
     def per_client(self) -> tuple[str, ...]:
@@ -143,7 +110,7 @@ class ADMM(ServerMethod):
         rho = (self._rho(received["rho"], size)).expand_as(memory["rho"])
         dual = memory["m"] - memory["rho"] * z  # λ_i ← λ_i + ρ_i(x_i − z)
         penalty = rho / size if self.weighting == "size" else rho
-        x = client.prox(z - dual / rho, penalty, memory["x"] if self.warm_start else z, self._inner())
+        x = client.prox(z - dual / rho, penalty, memory["x"] if self.warm_start else z, self.inner())
         reply = {
             "dm": self.relaxation * rho * (x - z) + (rho - memory["rho"]) * z,  # m_i⁺ − m_i
             "gap": (x - z).square().sum(-1, keepdim=True),
@@ -225,6 +192,3 @@ class ADMM(ServerMethod):
             if not self.penalise_bias and name.rpartition(".")[2] == "bias":
                 mask[where.start : where.stop] = False
         return mask
-
-    def _inner(self) -> Inner:
-        return Inner(self.solver, self.tolerance, self.max_iterations, self.lr, self.batch, self.epochs, self.steps)

@@ -6,6 +6,7 @@ from fedloom.methods.aso_fed import ASOFed as ASOFed
 from fedloom.methods.aso_fed import ASOFedD as ASOFedD
 from fedloom.methods.aso_fed import ASOFedF as ASOFedF
 from fedloom.methods.central import Central as Central
+from fedloom.methods.clustered import Clustered as Clustered
 from fedloom.methods.ditto import Ditto as Ditto
 from fedloom.methods.easgd import EASGD as EASGD
 from fedloom.methods.fedasync import FedAsync as FedAsync
@@ -22,9 +23,11 @@ from fedloom.methods.fedopt import FedOpt as FedOpt
 from fedloom.methods.fedopt import FedYogi as FedYogi
 from fedloom.methods.fedprox import FedProx as FedProx
 from fedloom.methods.fedsgd import FedSGD as FedSGD
+from fedloom.methods.fedu import FedU as FedU
 from fedloom.methods.fine_tune import FineTune as FineTune
 from fedloom.methods.l2gd import L2GD as L2GD
 from fedloom.methods.local import Local as Local
+from fedloom.methods.mixture_admm import MixtureADMM as MixtureADMM
 from fedloom.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedloom.methods.pfedme import PFedMe as PFedMe
 from fedloom.methods.scaffold import Scaffold as Scaffold

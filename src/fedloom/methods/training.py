@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,10 +11,13 @@ from torch import Tensor
 from fedloom.federation.batches import evaluations_of, steps_of
 from fedloom.federation.client import Client
 from fedloom.federation.optimisers import local_optimiser
+from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Weighting, weight_by
 from fedloom.federation.schedules import LocalRate, rate_at
+from fedloom.federation.solvers import Inner, SolverName, linear_layer, solver_for
 from fedloom.methods.method import Ints, ServerMethod
-from fedloom.types import Count, Memory, Message, Vector
+from fedloom.methods.register import name_of
+from fedloom.types import Count, Memory, Message, Positive, Vector
 
 
 @dataclass(frozen=True)
@@ -80,3 +84,47 @@ class ClientTraining(LocalTraining):
         x = received["x"]
         y, _ = self.train(client, x)  # ClientUpdate, ClientOpt
         return {"dx": y - x}, memory  # Δ_i
+
+
+@dataclass(frozen=True)
+class ProximalSteps(ServerMethod):
+    """A method whose clients solve their own problem near a given point, argmin f_i(x) + (ρ/2)‖x − v‖²."""
+
+    solver: SolverName = field(default="auto", kw_only=True)
+    """How clients solve: "auto" is exact for linear least squares, newton for other linear models, else lbfgs."""
+    tolerance: Positive = field(default=1e-10, kw_only=True)
+    """The gradient's norm at which newton and lbfgs stop."""
+    max_iterations: Count = field(default=50, kw_only=True)
+    """Iterations of newton and lbfgs in a round at most."""
+    lr: Positive = field(default=0.1, kw_only=True)
+    """Step size of the solver gradient; below 2/(L + ρ)."""
+    batch: Count | None = field(default=None, kw_only=True)
+    """Rows of a mini-batch of the solver gradient; none: all rows of the client."""
+    epochs: Count = field(default=1, kw_only=True)
+    """Passes of the solver gradient."""
+    steps: Count | None = field(default=None, kw_only=True)
+    """Exactly so many steps of the solver gradient instead of epochs."""
+
+    def check(self, problem: Problem) -> None:
+        solver = solver_for(problem, self.solver)
+        if linear_layer(problem) is None:
+            warnings.warn(
+                f"{name_of(self)} on a network: subproblems are solved roughly (by {solver!r}) and are not convex, so "
+                "neither convergence nor the limit is guaranteed; watch the residuals in the history",
+                stacklevel=1,  # one place, so that a run says it once however often it is checked
+            )
+
+    def work(self, rows: Ints) -> Ints | None:
+        if self.solver == "exact":
+            return rows
+        if self.solver != "gradient":  # these stop when they are content
+            return None
+        return evaluations_of(rows, self.batch, steps_of(rows, self.batch, self.epochs, self.steps))
+
+    @property
+    def local_batch(self) -> int | None:
+        return self.batch
+
+    def inner(self) -> Inner:
+        """How a client solves."""
+        return Inner(self.solver, self.tolerance, self.max_iterations, self.lr, self.batch, self.epochs, self.steps)

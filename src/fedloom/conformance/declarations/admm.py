@@ -70,7 +70,8 @@ def textbook(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
     w = sizes if method.weighting == "size" else torch.ones_like(sizes)
     rho = at.kept["rho"] * (sizes if method.rho_by == "size" else torch.ones_like(sizes))
     prices, before = at.kept["m"] - at.kept["rho_i"] * z, torch.where(at.kept["rho_i"] > 0, at.kept["x"], z)
-    x = local_minima(known, method, z, prices / w, rho / w, before)
+    start = before if method.warm_start else z.expand_as(before)
+    x = local_minima(known, method, z, prices / w, rho / w, start)
     ahead = method.relaxation * x + (1 - method.relaxation) * z
     booked = {"x": x, "m": rho * ahead + prices, "rho_i": rho}
     at.kept |= {key: torch.where(now, value, at.kept[key]) for key, value in booked.items()}
@@ -91,11 +92,10 @@ def textbook(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
     at.memory = {k: {key: at.kept[key][k] for key in ("x", "m")} for k in range(len(held)) if held[k]}
 
 
-def local_minima(known: Known, method: Any, z: Tensor, prices: Tensor, rho: Tensor, before: Tensor) -> Tensor:
-    """Each client's argmin f_i + ⟨λ_i, x⟩ + (ρ_i/2)‖x − z‖², or what its solver makes of it in a few steps."""
+def local_minima(known: Known, method: Any, z: Tensor, prices: Tensor, rho: Tensor, x: Tensor) -> Tensor:
+    """Each client's argmin f_i + ⟨λ_i, x⟩ + (ρ_i/2)‖x − z‖², or what its solver makes of it in a few steps from x."""
     if method.solver == "auto":
         return prox(known, rho, z - prices / rho)
-    x = before if method.warm_start else z.expand_as(before)
 
     def slope(x: Tensor) -> Tensor:
         return slopes(known, x) + prices + rho * (x - z)

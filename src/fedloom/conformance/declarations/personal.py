@@ -19,6 +19,8 @@ from fedloom.conformance.problems import Known
 
 Strength = Callable[[Any], float]
 """From the method to the λ of the mixture problem that it solves."""
+HELD_ALIKE = "all whose replies are accepted hold the same there: 1"
+"""Why nobody can tell the mutant whose clients remember whether a neighbour was ever heard."""
 
 
 def mixture(known: Known, strength: float) -> Tensor:
