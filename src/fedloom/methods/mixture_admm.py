@@ -174,11 +174,10 @@ class MixtureADMM(ProximalSteps):
         z, y, rho = state["z"], state["y"], new["rho"]
         beta = rho if self.beta is None else self.beta * ctx.clients / count
         # argmin ⟨y, Nz⟩ + ρ/2‖Nz − Σ x_i‖² − λr(z), or with −λ⟨∇r(z_k), z⟩ in the place of −λr(z)
-        z = (
-            (total + (self.lam * z - y) / rho) / count
-            if self.linearised
-            else (rho * total - y) / (rho * count - self.lam)
-        )
+        if self.linearised:
+            z = (total + (self.lam * z - y) / rho) / count
+        else:
+            z = (rho * total - y) / (rho * count - self.lam)
         return {**new, "z": z, "y": y + beta * (count * z - total)}
 
     def _extrapolated(self, state: State, z: Vector) -> State:

@@ -277,6 +277,15 @@ REGULARISER = {"l1_share": 0.5, "low": -1.0, "high": 1.0}
 _NONE = {**REGULARISER, "regulariser": "none", "strength": 0.0, "penalise_bias": False}
 
 
+CONTENT = Invariant(
+    "solvers that are content with everything move nothing",
+    unequal_problem,
+    server_moved,
+    {"solver": "lbfgs", "tolerance": 1e3},
+    rounds=3,
+)
+
+
 def _course(name: str, own: Mapping[str, Any], **how: Any) -> Course:
     return Course(name, unpriced, textbook, own, rounds=25, **how)
 
@@ -322,13 +331,7 @@ ADMM = Declaration(
             stands=("sampled", "lost"),
         ),
         Patient(),
-        Invariant(
-            "solvers that are content with everything move nothing",
-            unequal_problem,
-            server_moved,
-            {"solver": "lbfgs", "tolerance": 1e3},
-            rounds=3,
-        ),
+        CONTENT,
         Passes({"solver": "gradient", "rho": 1e-14, "warm_start": False}),
         ends(
             "an adaptive penalty finds it too, from far off",
