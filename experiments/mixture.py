@@ -64,7 +64,7 @@ def rounds(problem: Problem, method: MixtureADMM, select: Any, level: float, mos
             walk.step()
             if len(walk.store.clients()) < problem.data.clients:
                 continue
-            now = slope(walk, method.lam)
+            now = slope(walk, method.lambda_)
             first = now if first is None else first
             if now <= level * first:
                 return t
@@ -116,7 +116,9 @@ def main() -> None:
                 if (in_passes and clients > 5) or (level > 1e-6 and (in_passes or len(settings) > 1)):
                     continue  # it would take hours
                 tried = [
-                    rounds(problem, MixtureADMM(lam=lam, **own), select, level, most * (clients if in_passes else 1))
+                    rounds(
+                        problem, MixtureADMM(lambda_=lam, **own), select, level, most * (clients if in_passes else 1)
+                    )
                     for own, select in settings
                 ]
                 counts = [count for count in tried if isinstance(count, int)]

@@ -38,20 +38,20 @@ def distances(rounds: int, method: MixtureADMM, **how: Any) -> list[float]:
 
 @pytest.mark.parametrize("rho", [0.3, 1.0, 5.0])
 def test_research_one_converges_for_every_rho_that_was_tried_from_a_bound_on(rho: float) -> None:
-    found = distances(150, MixtureADMM(lam=0.8, rho=rho))
+    found = distances(150, MixtureADMM(lambda_=0.8, rho=rho))
     assert found[-1] < found[0] * 1e-3
 
 
 def test_research_one_diverges_just_above_where_it_is_well_posed() -> None:
     assert 0.8 / 5 < 0.2
-    found = distances(40, MixtureADMM(lam=0.8, rho=0.2))
+    found = distances(40, MixtureADMM(lambda_=0.8, rho=0.2))
     assert found[-1] > 1e4
 
 
 @pytest.mark.parametrize(("rho", "falls"), [(0.37, False), (0.43, True)])
 def test_clients_alike_converge_exactly_where_the_page_says(rho: float, falls: bool) -> None:
     """Nρ(ρ + a) > λ(λ + a): for N = 3, λ = 0.8 and the least curvature a = 0.4 that is ρ > 0.4."""
-    with walking(Rounds, alike(3).problem, MixtureADMM(lam=0.8, rho=rho)) as walk:
+    with walking(Rounds, alike(3).problem, MixtureADMM(lambda_=0.8, rho=rho)) as walk:
         moves = []
         for _ in range(120):
             before = walk.theta()
@@ -65,7 +65,7 @@ def test_clients_alike_converge_exactly_where_the_page_says(rho: float, falls: b
 )
 def test_research_two_converges_and_diverges_where_it_is_known_to(penalties: Any, falls: bool) -> None:
     rho, own, beta = penalties
-    found = distances(400, MixtureADMM(lam=0.8, form="auxiliary", rho=rho, rho_own=own, beta=beta))
+    found = distances(400, MixtureADMM(lambda_=0.8, form="auxiliary", rho=rho, rho_own=own, beta=beta))
     assert (found[-1] < 0.5 * found[150]) is falls
 
 
@@ -76,7 +76,9 @@ def test_one_client_after_the_other_is_the_flexible_admm() -> None:
     """
     lam, rho, n = 0.8, 0.6, 5
     in_turn = Chosen(lambda clients, ctx: [ctx.round % n])
-    with walking(Rounds, KNOWN.problem, MixtureADMM(lam=lam, rho=rho, order="gauss-seidel"), select=in_turn) as walk:
+    with walking(
+        Rounds, KNOWN.problem, MixtureADMM(lambda_=lam, rho=rho, order="gauss-seidel"), select=in_turn
+    ) as walk:
         for _ in range(n + 1):
             walk.step()
         x, z, y = product(walk, KNOWN.clients), walk.state["z"], walk.state["y"]
@@ -104,7 +106,7 @@ def test_the_dca_never_raises_the_objective_whoever_answers(seed: int, lam: floa
         lambda clients, ctx: torch.randperm(5, generator=torch.Generator().manual_seed(seed + ctx.round))[:2]
     )
     values = []
-    with walking(Rounds, KNOWN.problem, MixtureADMM(lam=lam, form="dca"), select=heard) as walk:
+    with walking(Rounds, KNOWN.problem, MixtureADMM(lambda_=lam, form="dca"), select=heard) as walk:
         for _ in range(25):
             walk.step()
             if len(walk.store.clients()) == 5:
@@ -117,9 +119,9 @@ def test_the_dca_never_raises_the_objective_whoever_answers(seed: int, lam: floa
 
 def test_a_rho_without_a_minimum_is_refused_with_the_reason() -> None:
     with pytest.raises(ConfigError, match=r"rho = 0\.16 is not above λ/N = 0\.8/5 = 0\.16.*no minimum.*'dca'"):
-        MixtureADMM(lam=0.8, rho=0.16).check(KNOWN.problem)
-    MixtureADMM(lam=0.8, rho=0.17).check(KNOWN.problem)
-    MixtureADMM(lam=0.8, rho=0.16, linearised=True).check(KNOWN.problem)
+        MixtureADMM(lambda_=0.8, rho=0.16).check(KNOWN.problem)
+    MixtureADMM(lambda_=0.8, rho=0.17).check(KNOWN.problem)
+    MixtureADMM(lambda_=0.8, rho=0.16, linearised=True).check(KNOWN.problem)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +144,10 @@ def test_what_the_dca_has_no_use_for_is_said() -> None:
 
 
 def test_a_negative_lambda_is_refused() -> None:
-    with pytest.raises(ConfigError, match="lam"):
-        fedloom.train(KNOWN.problem, MixtureADMM(lam=-1.0), rounds=1)
+    with pytest.raises(ConfigError, match="lambda_"):
+        fedloom.train(KNOWN.problem, MixtureADMM(lambda_=-1.0), rounds=1)
 
 
 def test_a_run_that_diverges_says_so() -> None:
     with pytest.raises(Diverged):
-        fedloom.train(KNOWN.problem, MixtureADMM(lam=0.8, rho=0.165), rounds=2000, evaluate=[], executor="serial")
+        fedloom.train(KNOWN.problem, MixtureADMM(lambda_=0.8, rho=0.165), rounds=2000, evaluate=[], executor="serial")

@@ -48,7 +48,7 @@ class MixtureADMM(ProximalSteps):
 
     evaluates: ClassVar[Literal["global", "personal"]] = "personal"
 
-    lam: Annotated[Positive, Search(0.01, 10.0, log=True)] = 1.0
+    lambda_: Annotated[Positive, Search(0.01, 10.0, log=True)] = 1.0
     """λ, how strongly the clients' models are held near their mean: near 0 each is alone, large all are the same."""
     form: Literal["direct", "auxiliary", "dca"] = "direct"
     """ "direct": one multiplier y for Nz = Σ x_i; "auxiliary": also copies x'_i = x_i, with multipliers y_i;
@@ -88,11 +88,11 @@ class MixtureADMM(ProximalSteps):
                 "follow z; set form = 'dca'"
             )
         clients, rho = len(problem.data.with_role(SOURCE)), self.rho
-        if rho is not None and rho <= self.lam / clients and not self.linearised:
+        if rho is not None and rho <= self.lambda_ / clients and not self.linearised:
             raise ConfigError(
-                f"mixture-admm: rho = {rho:g} is not above λ/N = {self.lam:g}/{clients} = {self.lam / clients:g}: the "
+                f"mixture-admm: rho = {rho:g} is not above λ/N = {self.lambda_:g}/{clients} = {self.lambda_ / clients:g}: the "
                 "server minimises (ρN² − λN)/2 ‖z‖² + …, which then has no minimum; raise rho (the default is 2λ/√N), "
-                "lower lam, or set form = 'dca', which needs no ρ"
+                "lower lambda_, or set form = 'dca', which needs no ρ"
             )
 
     def _check_dca(self) -> None:
@@ -117,22 +117,22 @@ class MixtureADMM(ProximalSteps):
         state = {"z": z, "sum": torch.zeros_like(z), "held": nobody}  # Σ x_i of those who ever answered
         if self.form == "dca":
             return {**state, "w": z, "t": torch.ones((), dtype=z.dtype)} if self.accelerated else state
-        state |= {"y": self.lam * z, **self._penalties(ctx, ctx.clients)}
+        state |= {"y": self.lambda_ * z, **self._penalties(ctx, ctx.clients)}
         return {**state, "heard": nobody} if self._in_turn else state
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         if self.form == "dca":
-            return {"push": self.lam * state["w" if self.accelerated else "z"]}
+            return {"push": self.lambda_ * state["w" if self.accelerated else "z"]}
         rho, off = state["rho"], state["held"].sum() * state["z"] - state["sum"]  # r = Nz − Σ x_i
         push = {"push": rho * off + state["y"], "rho": rho}
         return {**push, "own": state["own"]} if self.form == "auxiliary" else push
 
     def client_init(self, client: Client, received: Message) -> Memory:
-        x = (received["push"] / self.lam).expand(*client.n.shape[:-1], -1)  # it is λz where all agree
+        x = (received["push"] / self.lambda_).expand(*client.n.shape[:-1], -1)  # it is λz where all agree
         memory = {"x": x, "held": torch.zeros_like(x[..., :1])}
         if self.form != "auxiliary":
             return memory
-        return {**memory, "copy": x, "y": self.lam * x}
+        return {**memory, "copy": x, "y": self.lambda_ * x}
 
     def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         if self.form == "auxiliary":
@@ -149,7 +149,7 @@ class MixtureADMM(ProximalSteps):
 
     def _solved(self, client: Client, rho: float | Tensor, pull: Vector, start: Vector) -> Vector:
         """argmin f_i(x) + λ/2‖x‖² + ρ/2‖x‖² − ⟨pull, x⟩."""
-        curved = self.lam + rho
+        curved = self.lambda_ + rho
         return client.prox(pull / curved, curved, start, self.inner())
 
     def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
@@ -175,9 +175,9 @@ class MixtureADMM(ProximalSteps):
         beta = rho if self.beta is None else self.beta * ctx.clients / count
         # argmin ⟨y, Nz⟩ + ρ/2‖Nz − Σ x_i‖² − λr(z), or with −λ⟨∇r(z_k), z⟩ in the place of −λr(z)
         if self.linearised:
-            z = (total + (self.lam * z - y) / rho) / count
+            z = (total + (self.lambda_ * z - y) / rho) / count
         else:
-            z = (rho * total - y) / (rho * count - self.lam)
+            z = (rho * total - y) / (rho * count - self.lambda_)
         return {**new, "z": z, "y": y + beta * (count * z - total)}
 
     def _extrapolated(self, state: State, z: Vector) -> State:
@@ -191,7 +191,7 @@ class MixtureADMM(ProximalSteps):
 
     def _penalties(self, ctx: Context, answered: int) -> State:
         """ρ while so many of the N clients have answered, and ρ_i."""
-        rho = self.rho if self.rho is not None else 2 * self.lam / ctx.clients**0.5
+        rho = self.rho if self.rho is not None else 2 * self.lambda_ / ctx.clients**0.5
         found = {"rho": rho * ctx.clients / answered}
         if self.form == "auxiliary":
             found["own"] = self.rho_own if self.rho_own is not None else rho * ctx.clients

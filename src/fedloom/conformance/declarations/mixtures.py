@@ -23,7 +23,7 @@ def apart_from_all(known: Known, method: Any, z: Tensor) -> Ledger:
     """Before the first round nobody counts, and the multiplier is λz, as it is where all agree."""
     none = torch.zeros(len(known.clients), len(z), dtype=z.dtype)
     kept = {"x": none, "copy": none, "y_i": none, "held": none[:, :1] > 0, "heard": none[:, :1] > 0}
-    return Ledger({"z": z}, kept={**kept, "y": method.lam * z, "w": z, "t": 1.0})
+    return Ledger({"z": z}, kept={**kept, "y": method.lambda_ * z, "w": z, "t": 1.0})
 
 
 def research(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
@@ -32,7 +32,7 @@ def research(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
     x_i minimises L_ρ with the x_j of before (I), or f̃_i − ⟨y_i, ·⟩ + (ρ_i/2)‖· − x'_i‖², and then x'_i the rest (II);
     then z; then the multipliers. N counts those who ever answered, and ρ of the server grows by what is missing.
     """
-    kept, lam, everybody = at.kept, method.lam, len(known.clients)
+    kept, lam, everybody = at.kept, method.lambda_, len(known.clients)
     z, was, dca = at.state["z"], kept["held"], method.form == "dca"
     base = 0.0 if dca else method.rho or 2 * lam / everybody**0.5
     rho = base * everybody / max(int(was.sum()), 1) if was.any() else base
@@ -84,7 +84,7 @@ def unbalanced(after: int) -> Callable[[Walk], float]:
             return 0.0
         clients = walk.store.clients()
         x, client = product(walk, clients), walk.problem.client(clients.numpy(), Draw(0))
-        return float((client.grad(x) + walk.setting.method.lam * (x - x.mean(0))).abs().max())  # type: ignore[attr-defined]
+        return float((client.grad(x) + walk.setting.method.lambda_ * (x - x.mean(0))).abs().max())  # type: ignore[attr-defined]
 
     return slope
 
@@ -102,12 +102,12 @@ def _off_mean(walk: Walk) -> float:
 
 
 def _course(name: str, own: Mapping[str, Any], **how: Any) -> Course:
-    return Course(name, apart_from_all, research, {"lam": 0.8, **own}, **{"rounds": 12, **how})
+    return Course(name, apart_from_all, research, {"lambda_": 0.8, **own}, **{"rounds": 12, **how})
 
 
 def _solves(name: str, own: Mapping[str, Any], rounds: int, hard: int = 0, *hardships: str) -> Any:
     senses = dict.fromkeys(hardships or (EVERY_HARDSHIP if hard else ()), Exactly(hard))
-    return solves_mixture(lambda method: method.lam, {"lam": 0.8, **own}, rounds, 1e-10, name, hardships=senses)
+    return solves_mixture(lambda method: method.lambda_, {"lambda_": 0.8, **own}, rounds, 1e-10, name, hardships=senses)
 
 
 _GAUSS_SEIDEL = {"order": "gauss-seidel", "rho": 0.6, "beta": 0.5}
@@ -127,11 +127,11 @@ MIXTURE_ADMM = Declaration(
         _solves("so do those of the DCA", _DCA, 120, 120, "quantised"),
         _solves("so do those of the accelerated DCA", _FAST, 80),
         _course("every round of I is as written", {}, stands=WHO_ANSWERS),
-        _course("… with ρ and β of its own", {"rho": 0.5, "beta": 0.2, "lam": 1.3}, stands=("sampled",)),
+        _course("… with ρ and β of its own", {"rho": 0.5, "beta": 0.2, "lambda_": 1.3}, stands=("sampled",)),
         _course("… linearised", {"linearised": True}, stands=("sampled", "lost")),
         _course("… with gradient steps", {**_STEPS, "epochs": 3}, stands=("lost",)),
         _course("… so many of them", {**_STEPS, "steps": 2, **_DCA}),
-        _course("… with an iteration of L-BFGS", {"solver": "lbfgs", "max_iterations": 1, "lam": 0.1}),
+        _course("… with an iteration of L-BFGS", {"solver": "lbfgs", "max_iterations": 1, "lambda_": 0.1}),
         _course("every round of II is as written", _COPIES, stands=WHO_ANSWERS),
         _course("… with ρ, ρ_i and β of its own", {**_COPIES, "rho": 0.3, "rho_own": 5.0, "beta": 0.2}),
         _course("z and y wait until all have answered (Gauss-Seidel)", _GAUSS_SEIDEL, stands=WHO_ANSWERS),
@@ -141,7 +141,7 @@ MIXTURE_ADMM = Declaration(
             "on logistic regression the slopes balance",
             lambda: logistic().problem,
             unbalanced(60),
-            {"lam": 0.1},
+            {"lambda_": 0.1},
             62,
             1e-8,
         ),
@@ -149,7 +149,7 @@ MIXTURE_ADMM = Declaration(
             "… by L-BFGS too",
             lambda: logistic().problem,
             unbalanced(60),
-            {"lam": 0.1, "solver": "lbfgs", **_FAST},
+            {"lambda_": 0.1, "solver": "lbfgs", **_FAST},
             62,
             1e-8,
         ),
@@ -162,13 +162,13 @@ MIXTURE_ADMM = Declaration(
         Also("resume", {"order": "gauss-seidel"}),
         Also("joining", {"order": "gauss-seidel"}),
         Also("asynchronous", _DCA),
-        Passes({"solver": "gradient", "lam": 1e-14, **_DCA}),
+        Passes({"solver": "gradient", "lambda_": 1e-14, **_DCA}),
         Defaults(
             {
                 **ROUNDS,
                 **_SOLVER,
                 "evaluates": "personal",
-                "lam": 1.0,
+                "lambda_": 1.0,
                 "form": "direct",
                 "rho": None,
                 "rho_own": None,
