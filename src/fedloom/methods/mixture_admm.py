@@ -90,9 +90,9 @@ class MixtureADMM(ProximalSteps):
         clients, rho = len(problem.data.with_role(SOURCE)), self.rho
         if rho is not None and rho <= self.lambda_ / clients and not self.linearised:
             raise ConfigError(
-                f"mixture-admm: rho = {rho:g} is not above λ/N = {self.lambda_:g}/{clients} = {self.lambda_ / clients:g}: the "
-                "server minimises (ρN² − λN)/2 ‖z‖² + …, which then has no minimum; raise rho (the default is 2λ/√N), "
-                "lower lambda_, or set form = 'dca', which needs no ρ"
+                f"mixture-admm: rho = {rho:g} is not above λ/N = {self.lambda_:g}/{clients} = "
+                f"{self.lambda_ / clients:g}: the server minimises (ρN² − λN)/2 ‖z‖² + …, which then has no minimum; "
+                "raise rho (the default is 2λ/√N), lower lambda_, or set form = 'dca', which needs no ρ"
             )
 
     def _check_dca(self) -> None:
