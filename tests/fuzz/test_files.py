@@ -117,7 +117,8 @@ def parquet(random: Random) -> bytes:
         made.to_parquet(file)
     except Exception:  # what Parquet cannot hold is no case
         file = io.BytesIO()
-        made.reset_index().map(lambda cell: str(cell).encode(errors="replace").decode()).to_parquet(file)
+        cells = {name: [str(cell).encode(errors="replace").decode() for cell in made[name]] for name in made}
+        pd.DataFrame(cells).to_parquet(file)
     return file.getvalue()
 
 
