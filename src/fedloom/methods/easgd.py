@@ -50,7 +50,7 @@ class EASGD(ServerMethod):
     """Rows of a mini-batch; none: all rows of the client."""
     beta: Annotated[float, Interval(gt=0, le=1), Search(0.1, 1.0)] = 0.9
     """β, how far the centre moves towards the mean of all clients when all meet it: a = β/N."""
-    rho: Annotated[Positive | None, Search(1e-3, 10.0, log=True)] = None
+    rho: Positive | None = None
     """ρ, the stiffness of the springs: a = ηρ in the place of β/N; N·a should not be above 1."""
 
     def check(self, problem: Problem) -> None:

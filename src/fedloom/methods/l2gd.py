@@ -46,10 +46,10 @@ class L2GD(ServerMethod):
 
     lambda_: Annotated[NonNegative, Search(1e-3, 10.0, log=True)] = 0.1
     """λ, how strongly the clients' models are held near their mean; 0: every client alone."""
-    p: Annotated[float, Interval(gt=0, lt=1), Search(0.05, 0.9)] | None = None
+    p: Annotated[float, Interval(gt=0, lt=1)] | None = None
     """The probability of a step towards the mean; none: p* = λ/(L + λ), which communicates least. L is the greatest
     curvature of the clients' losses at the start, which they find by power iteration."""
-    lr: Annotated[Positive | None, Search(1e-3, 1.0, log=True)] = None
+    lr: Positive | None = None
     """α; none: the largest that is proved to work, 1/(2·max(L/(1 − p), λ/p))."""
     batch: Count | None = None
     """Rows of the mini-batch of a local step; none: all rows of the client, as in the paper."""
