@@ -8,10 +8,21 @@ import pytest
 import torch
 
 from fedloom.conformance.declarations.meta_admm import regularised_optimum
+from fedloom.conformance.declarations.personal import mixture
 from fedloom.conformance.declarations.vertical import ridge
 from fedloom.conformance.problems import quadratics, vertical
 from fedloom.conformance.staggered import Staggered
-from fedloom.methods import ADMM, REGISTER, ADMMFedMeta, ADMMMetaExact, FedAvg, Method, Scaffold, SharingADMM
+from fedloom.methods import (
+    ADMM,
+    REGISTER,
+    ADMMFedMeta,
+    ADMMMetaExact,
+    FedAvg,
+    Method,
+    MixtureADMM,
+    Scaffold,
+    SharingADMM,
+)
 from problems import make_problem, run
 
 UNEVEN = [1.0, 1.3, 1.7, 2.1, 2.6]
@@ -88,7 +99,20 @@ def test_sharing_admm_says_that_it_needs_rounds_and_is_right() -> None:
 
 
 def test_all_other_methods_can_take_single_replies() -> None:
-    assert [name for name, entry in REGISTER.items() if entry.cls().needs_rounds is not None] == ["sharing-admm"]
+    refusing = {name for name, entry in REGISTER.items() if entry.cls().needs_rounds is not None}
+    assert refusing == {"sharing-admm", "clustered"}  # the latter for its first step, unless init = "random"
+
+
+@pytest.mark.parametrize(
+    ("own", "finds"),
+    [({}, True), ({"rho": 0.3}, False), ({"form": "dca"}, True), ({"form": "dca", "accelerated": True}, True)],
+)
+def test_mixture_admm_bears_old_replies_where_its_penalty_is_large_enough(own: dict[str, Any], finds: bool) -> None:
+    known = quadratics(unequal=True)
+    engine = Staggered(known.problem, MixtureADMM(lam=0.8, **own), [1.0, 1.7, 2.3, 5.1, 9.7])
+    engine.run(400)
+    x = torch.cat([engine.memories[client]["x"] for client in range(5)])
+    assert (float((x - mixture(known, 0.8)).abs().max()) < 1e-4) is finds
 
 
 def test_the_hand_written_loop_is_a_round_when_all_are_alike() -> None:

@@ -68,15 +68,6 @@ class MixtureADMM(ProximalSteps):
     accelerated: bool = False
     """Nesterov's extrapolation of z in the form dca, begun again whenever it leads uphill."""
 
-    @property
-    def needs_rounds(self) -> str | None:
-        if self.form == "dca" and not self.accelerated:
-            return None
-        return (
-            "at each step of its server the multiplier, or the extrapolation, moves by how far the clients' models are "
-            "off; answers to an older one would be charged again and again (form = 'dca' without acceleration can)"
-        )
-
     def check(self, problem: Problem) -> None:
         super().check(problem)
         if self.form == "dca":
