@@ -14,7 +14,7 @@ from fedloom.data import Table
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.run import Prepared, Run
 from fedloom.engine.schedule import Schedule
-from fedloom.engine.setting import Setting, fresh_model, with_watched
+from fedloom.engine.setting import Setting, with_watched
 from fedloom.errors import FedloomError
 from fedloom.experiment import sections
 from fedloom.experiment.data import read_data
@@ -27,7 +27,7 @@ from fedloom.federation.data import SOURCE, FederatedData
 from fedloom.federation.losses import loss_for
 from fedloom.federation.metrics import metrics_for
 from fedloom.federation.networks import build_model
-from fedloom.federation.problem import Problem
+from fedloom.federation.problem import Problem, fresh_model
 from fedloom.storage.folder import CONFIG
 from fedloom.storage.saved import SavedModel, open_saved
 

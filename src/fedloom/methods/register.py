@@ -12,7 +12,7 @@ from fedloom.register import Register, settings_of, summary_of
 if TYPE_CHECKING:
     from fedloom.conformance import Declaration
 
-FAMILIES = ("averaging", "optimisation", "asynchronous", "meta-learning", "baseline")
+FAMILIES = ("averaging", "optimisation", "asynchronous", "meta-learning", "personal", "baseline")
 """In the order in which they are listed; others come last."""
 
 

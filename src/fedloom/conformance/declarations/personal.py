@@ -1,0 +1,256 @@
+"""What is known of personal layers: on them every client is a federation of one, on the others all are one federation.
+
+That is done here by hand, with the inner method's own functions on whole vectors, client by client: the server's state
+and a state of each client, of which one part counts each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.conformance.answers import Limit, OfRun, Same, accepted, greatest
+from fedloom.conformance.claims import IDEAL, Claim, Declaration, Finding, Hardship, Subject
+from fedloom.conformance.declarations.common import (
+    BATCHES,
+    DRIFT,
+    F64,
+    ONE_STEP,
+    WANDERS,
+    WHO_ANSWERS,
+    unequal_problem,
+    weights,
+)
+from fedloom.conformance.declarations.courses import ROUNDS, TRAINING, Defaults, Passes
+from fedloom.conformance.drive import Walk, apart, recall, replies_to
+from fedloom.conformance.problems import Known, classification, least_squares
+from fedloom.federation.model import of_each
+from fedloom.federation.problem import Problem, fresh_model
+from fedloom.federation.randomness import Draw
+from fedloom.methods import Local
+from fedloom.methods.method import ServerMethod
+from fedloom.types import Memory, State, Vector
+
+
+def coordinates(problem: Problem, mine: str) -> Tensor:
+    """True at the coordinates of the tensors whose names begin so."""
+    sizes = [(name.startswith(mine), where.stop - where.start) for name, where in problem.model.slices.items()]
+    return torch.cat([torch.full((size,), is_mine) for is_mine, size in sizes])
+
+
+def mixed(one: State, other: State, where: Tensor) -> State:
+    """Two states in one: where it is true as in the other."""
+    n, found = len(where), dict(one)
+    for key, value in one.items():
+        if value.dim() and value.shape[-1] and value.shape[-1] % n == 0:
+            found[key] = torch.where(where.repeat(value.shape[-1] // n), other[key], value)
+    return found
+
+
+@dataclass(eq=False)
+class ByHand:
+    """The federation of all and the federations of one, on whole vectors."""
+
+    walk: Walk
+    inner: ServerMethod
+    mine: Tensor
+    """Which coordinates are personal."""
+    start: str
+
+    def __post_init__(self) -> None:
+        self.state = self.inner.server_init(self.walk.context(0))
+        self.own: dict[int, State] = {}
+        self.memory: dict[int, Memory] = {}
+        self.evaluations = 0
+
+    def first(self, client: int) -> Vector:
+        """θ of which the personal part is the client's first."""
+        problem, seed = self.walk.problem, self.walk.setting.seed
+        if self.start == "sent":
+            return self.walk.context(0).theta0
+        if self.start == "common":
+            return fresh_model(problem, seed)
+        return problem.model.init(int(Draw(seed).words("personal part", client, 1)[0]), problem.dtype)
+
+    def whole(self, client: int) -> State:
+        """The state as this client has it."""
+        return mixed(self.state, self.own[client], self.mine)
+
+    def round(self, t: int, heard: list[int]) -> None:
+        """Those who are heard work on the whole model; then come the step of the server and those of the clients."""
+        inner, ctx, replies = self.inner, self.walk.context(t), []
+        for i in heard:
+            client = self.walk.problem.client(np.array([i]), Draw(self.walk.setting.seed, t))
+            if i not in self.own:
+                self.own[i] = inner.server_init(replace(ctx, theta0=self.first(i)))
+            received = inner.broadcast(self.whole(i), torch.tensor([i]))
+            before = self.memory[i] if i in self.memory else inner.client_init(client, received)
+            reply, kept = inner.client(client, received, before)
+            self.memory[i] = inner.settle(client, kept, reply, received)
+            self.evaluations += int(client.evaluations.sum())
+            replies.append(reply)
+            alone = replace(ctx, clients=1)
+            mine = mixed(self.own[i], self.state, ~self.mine)
+            self.own[i] = inner.server(mine, replies_to(inner, client, reply), alone)
+        columns = {key: torch.cat([reply[key] for reply in replies]) for key in replies[0]}
+        stack = self.walk.problem.client(np.array(heard), Draw(self.walk.setting.seed, t))
+        self.state = inner.server(self.state, replies_to(inner, stack, columns), ctx)
+
+    def off(self) -> float:
+        """How far the run is from here, in all that it shows."""
+        walk, method, ids = self.walk, cast(Any, self.walk.setting.method), sorted(self.own)
+        draw, found = Draw(7, walk.clocks.round), [float(abs(self.evaluations - walk.clocks.gradient_evaluations))]
+        who = torch.tensor(ids)
+        stack, memory = walk.problem.client(np.array(ids), draw), recall(walk, who)
+        models = method.personal(stack, walk.state, memory)
+        received = method.broadcast(walk.state, who)
+        measured, sums = method.measure(stack, received, memory), dict[str, Tensor]()
+        wishes = ((None, None), (0.23, None), (None, 3))
+        adapted = [method.adapt(stack, walk.state, memory, models, *wish, "support") for wish in wishes]
+        for at, i in enumerate(ids):
+            client, state, own = walk.problem.client(i, draw), self.whole(i), self._row(i)
+            theta = self.inner.personal(client, state, own)
+            found.append(apart(models[at], theta))
+            found += [
+                apart(some[at], self.inner.adapt(client, state, own, theta, *wish, "support"))
+                for wish, some in zip(wishes, adapted, strict=True)
+            ]
+            said = self.inner.measure(client, self.inner.broadcast(state, who[at : at + 1]), own)
+            shared = {key: self._shared(value) for key, value in said.items()}
+            found += [apart(measured[key][at], value) for key, value in shared.items()]
+            sums = {key: value + sums.get(key, 0.0) for key, value in shared.items()}
+        found += [apart(walk.state[key], self._shared(value)) for key, value in self.state.items()]
+        told, right = method.report(walk.state, sums), self.inner.report(self.state, sums)
+        same = told == right and method.done(walk.state) == self.inner.done(self.state)
+        return max(*found, 0.0 if same else float("inf"))
+
+    def _row(self, client: int) -> Memory:
+        return {key: value[0] for key, value in self.memory[client].items()}
+
+    def _shared(self, value: Tensor) -> Tensor:
+        n = len(self.mine)
+        whole = value.dim() and value.shape[-1] and value.shape[-1] % n == 0
+        return of_each(value, n, lambda each: each[..., ~self.mine]) if whole else value
+
+
+def table() -> Problem:
+    """Three classes, a small network, in float64."""
+    return classification(F64)
+
+
+@dataclass(frozen=True, eq=False)
+class Federations(OfRun):
+    """Every round is that of a federation of all on the shared layers, of federations of one on the personal ones."""
+
+    name: str
+    method: Mapping[str, Any] = field(default_factory=dict)
+    mine: str = "3."
+    """The names of the personal tensors begin so."""
+    rounds: int = 4
+    tolerance: float = 1e-10
+    stands: tuple[str, ...] = ()
+    problem: Callable[[], Problem] = table
+
+    def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
+        with self.walking(subject, self.problem(), hardship) as walk:
+            return greatest(self._distances(walk), self.rounds, self.tolerance, "distance from federations by hand")
+
+    def _distances(self, walk: Walk) -> Iterator[float]:
+        method = cast(Any, walk.setting.method)
+        hand = ByHand(walk, method.inner, coordinates(walk.problem, self.mine), method.start)
+        for t in count():
+            heard = accepted(walk, t).tolist()
+            walk.step()
+            if heard:
+                hand.round(t, heard)
+            if len(heard) < walk.problem.data.clients:  # those who are not heard may have worked all the same
+                hand.evaluations = walk.clocks.gradient_evaluations
+            yield hand.off() if hand.own else 0.0
+
+
+BIAS = "1.bias"
+
+
+def joint_optima(known: Known, method: Any) -> Tensor:
+    """argmin Σ p_i f_i(w, b_i): b_i = −(a_iᵀw − c_i)/α_i put in, a linear equation in w is left."""
+    mine, p = coordinates(known.problem, BIAS), weights(known, method)
+    h = known.hessians
+    slope = (h @ known.optima.unsqueeze(-1)).squeeze(-1)
+    ww, wb, bb = h[:, ~mine][:, :, ~mine], h[:, ~mine][:, :, mine], h[:, mine][:, :, mine]
+    through = wb @ torch.linalg.inv(bb)
+    a = torch.einsum("i,ijk->jk", p, ww - through @ wb.mT)
+    c = p @ (slope[:, ~mine] - (through @ slope[:, mine].unsqueeze(-1)).squeeze(-1))
+    w = torch.linalg.solve(a, c)
+    b = torch.linalg.solve(bb, (slope[:, mine] - wb.mT @ w).unsqueeze(-1)).squeeze(-1)
+    found = torch.empty_like(known.optima)
+    found[:, ~mine], found[:, mine] = w, b
+    return found
+
+
+def own_optima(known: Known, method: Any) -> Tensor:
+    """Each client's own optimum."""
+    return known.optima
+
+
+ALL: dict[str, Any] = {"layers": "head", "start": "common"}
+"""Of a linear model the last layer is all that there is."""
+FALL = "exponential:0.3:0.8"
+_TWO: dict[str, Any] = {"lr": FALL, "batch": 5, "epochs": 2}
+_MOMENTUM: dict[str, Any] = {"lr": 0.1, "optimiser": "momentum", "steps": 3, "start": "common"}
+_ADAM: dict[str, Any] = {"lr": 0.01, "optimiser": "adam", "batch": None, "layers": ["3.bi*"], "start": "sent"}
+
+
+def averaging(
+    layers: str, other: str, mine: str, theirs: str, weighting: str, unlike: str, evaluates: str = "personal"
+) -> tuple[Claim, ...]:
+    """What is claimed of FedAvg with personal layers, by default these or, if so told, the others."""
+    values = {**TRAINING, **ROUNDS, "evaluates": evaluates, "layers": layers, "start": "own", "weighting": weighting}
+    return (
+        Federations("local training with layers of one's own", _TWO, mine, stands=WHO_ANSWERS),
+        Federations("other layers and weights, momentum", {**_MOMENTUM, "layers": other, "weighting": unlike}, theirs),
+        Federations("one bias that begins as the server's, Adam", _ADAM, "3.bias"),
+        Limit(
+            "one full step finds the best common weights with a bias for each client",
+            least_squares,
+            joint_optima,
+            {**ONE_STEP, "lr": 0.6, "layers": BIAS},
+            400,
+            1e-10,
+            WANDERS,
+            own_optima,
+        ),
+        Same(
+            "with all layers personal every client is alone",
+            unequal_problem,
+            {**DRIFT, **ALL},
+            Local(**DRIFT),
+            tolerance=1e-13,
+        ),
+        Passes(ALL),
+        Defaults(values),
+    )
+
+
+_FULL = {"start": "common"}
+"""For the check that ids do not matter: who draws a part of its own draws it by its id."""
+
+GONE = "it is gone once a reply was accepted, and is made anew with every reply"
+EXCUSED = {
+    **{f"memory home dx: {how}": GONE for how in ("not kept", "the neighbour's", "settled though lost")},
+    "memory: moved by what was computed": "clients remember nothing that travels, so that nothing of it was coarsened",
+    "done: never": "the inner method never says that it is done",
+}
+_PLAIN = {
+    **EXCUSED,
+    "adapt: by 0.01 in the place of its own step size": "that is FedAvg's own step size",
+    "report: times 0.9": "FedAvg reports nothing",
+}
+
+FEDPER = Declaration(averaging("head", "body", "3.", "1.", "size", "uniform"), BATCHES, _FULL, equivalent=_PLAIN)
+LG_FEDAVG = Declaration(averaging("body", "head", "1.", "3.", "uniform", "size"), BATCHES, _FULL, equivalent=_PLAIN)
