@@ -22,5 +22,11 @@ from fedloom.methods.fedprox import FedProx as FedProx
 from fedloom.methods.fedsgd import FedSGD as FedSGD
 from fedloom.methods.local import Local as Local
 from fedloom.methods.per_fedavg import PerFedAvg as PerFedAvg
+from fedloom.methods.personal import FedPer as FedPer
+from fedloom.methods.personal import FedPerAvgMeta as FedPerAvgMeta
+from fedloom.methods.personal import FedPerMAML as FedPerMAML
+from fedloom.methods.personal import FedPerMetaSGD as FedPerMetaSGD
+from fedloom.methods.personal import LGFedAvg as LGFedAvg
+from fedloom.methods.personal import Personal as Personal
 from fedloom.methods.scaffold import Scaffold as Scaffold
 from fedloom.methods.sharing_admm import SharingADMM as SharingADMM

@@ -24,6 +24,7 @@ from fedloom.federation.problem import Problem, fresh_model
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies, Weighting
 from fedloom.methods.fedavg import FedAvg
+from fedloom.methods.fedmeta import FedAvgMeta, FedMetaMAML, FedMetaSGD
 from fedloom.methods.method import Context, Product, ServerMethod
 from fedloom.methods.register import register
 from fedloom.methods.wrapper import Wrapper
@@ -198,6 +199,7 @@ def _parts_in(state: State) -> Parts:
     return Parts(tuple((size, bool(mine)) for size, mine in state[_RUNS].tolist()))
 
 
+@register("personal", family="personal", declaration=".personal:PERSONAL")
 @dataclass(frozen=True)
 class Personal(PersonalLayers):
     """Any method whose server treats every coordinate by itself, with layers that stay at home.
@@ -250,3 +252,36 @@ class LGFedAvg(Named, FedAvg):
 
     layers: str | Sequence[str] = field(default="body", kw_only=True)
     weighting: Weighting = field(default="uniform", kw_only=True)
+
+
+@register("fedper-maml", family="personal", paper="Chen et al., 2018", declaration=".personal:FEDPER_MAML")
+@dataclass(frozen=True)
+class FedPerMAML(Named, FedMetaMAML):
+    """FedMeta(MAML) with a head of each client's own.
+
+    The common body and each client's own head are a start from which a step on few rows does well.
+    """
+
+    wraps = FedMetaMAML
+
+
+@register("fedper-metasgd", family="personal", paper="Chen et al., 2018", declaration=".personal:FEDPER_METASGD")
+@dataclass(frozen=True)
+class FedPerMetaSGD(Named, FedMetaSGD):
+    """FedMeta(Meta-SGD) with a head of each client's own.
+
+    The step sizes of the personal layers are personal too.
+    """
+
+    wraps = FedMetaSGD
+
+
+@register("fedper-avgmeta", family="personal", paper="Chen et al., 2018", declaration=".personal:FEDPER_AVGMETA")
+@dataclass(frozen=True)
+class FedPerAvgMeta(Named, FedAvgMeta):
+    """FedPer, evaluated after clients have adapted its model.
+
+    The fair comparison for the two that learn how to adapt.
+    """
+
+    wraps = FedAvgMeta

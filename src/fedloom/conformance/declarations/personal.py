@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Limit, OfRun, Same, accepted, greatest
+from fedloom.conformance.answers import Limit, Limits, OfRun, Same, accepted, greatest
 from fedloom.conformance.claims import IDEAL, Claim, Declaration, Finding, Hardship, Subject
 from fedloom.conformance.declarations.common import (
     BATCHES,
@@ -24,16 +24,18 @@ from fedloom.conformance.declarations.common import (
     ONE_STEP,
     WANDERS,
     WHO_ANSWERS,
+    applied,
     unequal_problem,
     weights,
 )
 from fedloom.conformance.declarations.courses import ROUNDS, TRAINING, Defaults, Passes
+from fedloom.conformance.declarations.meta import FEDMETA_DEFAULTS, SMALL, meta_quadratic
 from fedloom.conformance.drive import Walk, apart, recall, replies_to
 from fedloom.conformance.problems import Known, classification, least_squares
 from fedloom.federation.model import of_each
 from fedloom.federation.problem import Problem, fresh_model
 from fedloom.federation.randomness import Draw
-from fedloom.methods import Local
+from fedloom.methods import FedAvg, Local
 from fedloom.methods.method import ServerMethod
 from fedloom.types import Memory, State, Vector
 
@@ -177,20 +179,26 @@ class Federations(OfRun):
 BIAS = "1.bias"
 
 
-def joint_optima(known: Known, method: Any) -> Tensor:
-    """argmin Σ p_i f_i(w, b_i): b_i = −(a_iᵀw − c_i)/α_i put in, a linear equation in w is left."""
+def jointly(known: Known, method: Any, h: Tensor, c: Tensor) -> Tensor:
+    """argmin Σ p_i F_i(w, b_i), ∇F_i = H_i θ − c_i: with each b_i put in, a linear equation in w is left."""
     mine, p = coordinates(known.problem, BIAS), weights(known, method)
-    h = known.hessians
-    slope = (h @ known.optima.unsqueeze(-1)).squeeze(-1)
-    ww, wb, bb = h[:, ~mine][:, :, ~mine], h[:, ~mine][:, :, mine], h[:, mine][:, :, mine]
+    ww, wb, bw, bb = (h[:, rows][:, :, columns] for rows in (~mine, mine) for columns in (~mine, mine))
     through = wb @ torch.linalg.inv(bb)
-    a = torch.einsum("i,ijk->jk", p, ww - through @ wb.mT)
-    c = p @ (slope[:, ~mine] - (through @ slope[:, mine].unsqueeze(-1)).squeeze(-1))
-    w = torch.linalg.solve(a, c)
-    b = torch.linalg.solve(bb, (slope[:, mine] - wb.mT @ w).unsqueeze(-1)).squeeze(-1)
-    found = torch.empty_like(known.optima)
-    found[:, ~mine], found[:, mine] = w, b
+    a = torch.einsum("i,ijk->jk", p, ww - through @ bw)
+    w = torch.linalg.solve(a, p @ (c[:, ~mine] - applied(through, c[:, mine])))
+    found = torch.empty_like(c)
+    found[:, ~mine], found[:, mine] = w, torch.linalg.solve(bb, (c[:, mine] - bw @ w).unsqueeze(-1)).squeeze(-1)
     return found
+
+
+def joint_optima(known: Known, method: Any) -> Tensor:
+    """The same of the losses."""
+    return jointly(known, method, known.hessians, applied(known.hessians, known.optima))
+
+
+def joint_starts(known: Known, method: Any) -> Tensor:
+    """The same of the losses after adaptation."""
+    return jointly(known, method, *meta_quadratic(known, method))
 
 
 def own_optima(known: Known, method: Any) -> Tensor:
@@ -206,40 +214,54 @@ _MOMENTUM: dict[str, Any] = {"lr": 0.1, "optimiser": "momentum", "steps": 3, "st
 _ADAM: dict[str, Any] = {"lr": 0.01, "optimiser": "adam", "batch": None, "layers": ["3.bi*"], "start": "sent"}
 
 
-def averaging(
-    layers: str, other: str, mine: str, theirs: str, weighting: str, unlike: str, evaluates: str = "personal"
-) -> tuple[Claim, ...]:
+def averaging(layers: str, other: str, mine: str, theirs: str, unlike: str) -> tuple[Claim, ...]:
     """What is claimed of FedAvg with personal layers, by default these or, if so told, the others."""
-    values = {**TRAINING, **ROUNDS, "evaluates": evaluates, "layers": layers, "start": "own", "weighting": weighting}
     return (
         Federations("local training with layers of one's own", _TWO, mine, stands=WHO_ANSWERS),
         Federations("other layers and weights, momentum", {**_MOMENTUM, "layers": other, "weighting": unlike}, theirs),
         Federations("one bias that begins as the server's, Adam", _ADAM, "3.bias"),
-        Limit(
-            "one full step finds the best common weights with a bias for each client",
-            least_squares,
-            joint_optima,
-            {**ONE_STEP, "lr": 0.6, "layers": BIAS},
-            400,
-            1e-10,
-            WANDERS,
-            own_optima,
+        joint("one full step finds the best common weights with a bias for each client", joint_optima, ONE_STEP),
+    )
+
+
+def joint(name: str, limit: Limits, given: Mapping[str, Any]) -> Limit:
+    """Where least squares end whose bias is personal."""
+    return Limit(name, least_squares, limit, {"lr": 0.6, "layers": BIAS, **given}, 400, 1e-10, WANDERS, own_optima)
+
+
+alone = Same(
+    "with all layers personal every client is alone", unequal_problem, {**DRIFT, **ALL}, Local(**DRIFT), tolerance=1e-13
+)
+_AT_HOME = {**ROUNDS, "evaluates": "personal", "start": "own"}
+
+
+def meta_learning(own: Mapping[str, Any]) -> tuple[Claim, ...]:
+    """What is claimed of FedMeta with personal layers."""
+    first = {"alpha": 0.4, "lr": FALL, "gradient_norm": True}
+    alone = {"lr": 0.01, "meta_step": "client", "optimiser": "adam", "batch": 3, "weighting": "query", "inner_steps": 2}
+    differences = {"order": "difference", "delta": 0.7, "layers": "body", "start": "common"}
+    heavy = {"server_optimiser": "momentum", "beta": 0.8, "nesterov": True, "order": "first", "weighting": "size"}
+    adam = {"server_optimiser": "adam", "beta1": 0.8, "beta2": 0.9, "tau": 0.05, "v_start": 0.3, "squares": "mean"}
+    return (
+        Federations("the meta step with layers of one's own", {**first}, stands=WHO_ANSWERS),
+        Federations("clients that step alone, by differences", {**alone, **differences}, "1."),
+        Federations(
+            "one bias that begins as the server's, momentum", {**heavy, "layers": "3.bi*", "start": "sent"}, "3.bias"
         ),
-        Same(
-            "with all layers personal every client is alone",
-            unequal_problem,
-            {**DRIFT, **ALL},
-            Local(**DRIFT),
-            tolerance=1e-13,
+        Federations(
+            "a client has an Adam of its own", {**adam, "bias_correction": "flower", "lr": 0.05}, stands=("lost",)
         ),
-        Passes(ALL),
-        Defaults(values),
+        joint(
+            "it finds the best common start with a bias for each client", joint_starts, {"alpha": 0.2, "lr": 0.8, **own}
+        ),
     )
 
 
 _FULL = {"start": "common"}
 """For the check that ids do not matter: who draws a part of its own draws it by its id."""
 
+_META = {**FEDMETA_DEFAULTS, "evaluates": "adapted", "layers": "head", "start": "own"}
+_ADAPTS = {"alpha": 0.1, "adapt_steps": 1, "adapt_batch": None, "adapt_optimiser": "sgd"}
 GONE = "it is gone once a reply was accepted, and is made anew with every reply"
 EXCUSED = {
     **{f"memory home dx: {how}": GONE for how in ("not kept", "the neighbour's", "settled though lost")},
@@ -252,5 +274,60 @@ _PLAIN = {
     "report: times 0.9": "FedAvg reports nothing",
 }
 
-FEDPER = Declaration(averaging("head", "body", "3.", "1.", "size", "uniform"), BATCHES, _FULL, equivalent=_PLAIN)
-LG_FEDAVG = Declaration(averaging("body", "head", "1.", "3.", "uniform", "size"), BATCHES, _FULL, equivalent=_PLAIN)
+FEDPER = Declaration(
+    (
+        *averaging("head", "body", "3.", "1.", "uniform"),
+        alone,
+        Passes(ALL),
+        Defaults({**TRAINING, **_AT_HOME, "layers": "head", "weighting": "size"}),
+    ),
+    BATCHES,
+    _FULL,
+    equivalent=_PLAIN,
+)
+LG_FEDAVG = Declaration(
+    (
+        *averaging("body", "head", "1.", "3.", "size"),
+        alone,
+        Passes(ALL),
+        Defaults({**TRAINING, **_AT_HOME, "layers": "body", "weighting": "uniform"}),
+    ),
+    BATCHES,
+    _FULL,
+    equivalent=_PLAIN,
+)
+PERSONAL = Declaration(
+    (
+        *averaging("head", "body", "3.", "1.", "uniform"),
+        alone,
+        Defaults({**_AT_HOME, "layers": "head", "inner": FedAvg()}),
+    ),
+    BATCHES,
+    _FULL,
+    equivalent=_PLAIN,
+)
+FEDPER_MAML = Declaration((*meta_learning({}), Defaults(_META)), SMALL, _FULL, divisible=False, equivalent=EXCUSED)
+FEDPER_METASGD = Declaration(
+    (
+        *meta_learning({"learn_alpha": False}),
+        Federations("step sizes that are not learnt", {"learn_alpha": False, "lr": 0.2}),
+        Defaults({**_META, "learn_alpha": True}),
+    ),
+    SMALL,
+    _FULL,
+    divisible=False,
+    equivalent=EXCUSED,
+)
+FEDPER_AVGMETA = Declaration(
+    (
+        *averaging("head", "body", "3.", "1.", "uniform"),
+        Federations(
+            "clients adapt in their own way",
+            {"alpha": 0.3, "adapt_steps": 2, "adapt_batch": 3, "adapt_optimiser": "momentum", "lr": 0.2},
+        ),
+        Defaults({**TRAINING, **_AT_HOME, "evaluates": "adapted", "layers": "head", "weighting": "size", **_ADAPTS}),
+    ),
+    BATCHES,
+    _FULL,
+    equivalent={**EXCUSED, "report: times 0.9": "FedAvg reports nothing"},
+)
