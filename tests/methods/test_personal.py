@@ -16,6 +16,7 @@ from fedloom.conformance.claims import HARDSHIPS, Declaration, Subject
 from fedloom.conformance.declarations.personal import Federations
 from fedloom.conformance.drive import same_bits
 from fedloom.errors import ConfigError, ModelError
+from fedloom.experiment import Experiment
 from fedloom.federation.layers import Parts, named
 from fedloom.federation.model import Slice
 from fedloom.federation.randomness import Draw
@@ -38,6 +39,7 @@ from fedloom.methods import (
     PerFedAvg,
     Scaffold,
     ServerMethod,
+    method_of,
 )
 from fedloom.methods.personal import Personal
 from fedloom.types import Memory, Message
@@ -247,6 +249,21 @@ def test_a_start_that_is_sent_is_counted() -> None:
     down = [run(problem, FedPer(start=start), 1).clocks.bytes_down for start in ("common", "sent")]
     head = Parts.of(problem.model.slices, "head").count(True)
     assert down[1] - down[0] >= 4 * head * 5
+
+
+# As users give it
+
+
+def test_any_method_is_given_personal_layers_by_one_setting() -> None:
+    expected = Personal(Scaffold(lr=0.05), layers="head")
+    assert method_of("scaffold:lr=0.05,personal=head") == expected
+    given = {"data.name": "digits", "method.name": "scaffold", "method.lr": 0.05, "method.personal": "head"}
+    made = Experiment.load(None, given)
+    assert made.method == expected
+    assert made.label == "scaffold, personal head"
+    assert made.resolved()["method"]["inner"]["name"] == "scaffold"
+    with pytest.raises(ConfigError, match=r"method.personal.*valid string"):
+        Experiment.load(None, {**given, "method.personal": 3})
 
 
 # Refusals

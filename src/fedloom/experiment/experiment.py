@@ -90,7 +90,7 @@ class Experiment(Runnable):
         self.method, self.selection, self.execution = _sure(method), _sure(selection), _sure(execution)
         self.schedule_plan = _sure(schedule)
         self.top = _sure(top).settled(self.method)
-        self.label = self.top.name or self.method_name
+        self.label = self.top.name or sections.titled(self.method, self.method_name)
         """What the run is called in reports."""
         self.folder_name = f"{self.method_name}-{self.data_plan.name}-{self.top.seed}"
         """What its folder is called, unless that is said."""

@@ -27,8 +27,10 @@ from fedloom.federation.losses import LOSSES
 from fedloom.federation.metrics import METRICS, base_name
 from fedloom.federation.networks import EMBEDDED, NETWORKS
 from fedloom.federation.streams import Stream
-from fedloom.methods import REGISTER, Method, lookup
+from fedloom.methods import REGISTER, Method, lookup, name_of
+from fedloom.methods.given import AT_HOME, kept_at_home
 from fedloom.methods.method import inner_methods
+from fedloom.methods.personal import Personal
 from fedloom.register import OWN, Register
 from fedloom.trust import refuse_strangers
 from fedloom.types import Count, Fraction, Key, NonNegative
@@ -211,10 +213,25 @@ def read_method(faults: Faults, at: Key = ("method",)) -> tuple[str, Method | No
     if entry is None:
         return "", None
     inner = {key: read_method(faults, (*at, key))[1] for key in inner_methods(entry.cls)}
-    read = faults.read(method_form(name), _without(values, "name", *inner), at)
+    at_home = AT_HOME in values and AT_HOME not in method_form(name).fields
+    read = faults.read(method_form(name), _without(values, "name", *inner, *[AT_HOME] * at_home), at)
     if read is None or None in inner.values():
         return name, None
-    return name, entry.cls(**read, **inner)
+    method = entry.cls(**read, **inner)
+    if not at_home:
+        return name, method
+    with faults.collecting((*at, AT_HOME)):
+        wrapped = kept_at_home(method, name, values[AT_HOME])
+        return name_of(wrapped), wrapped
+    return name, None
+
+
+def titled(method: Method, name: str) -> str:
+    """What a method is called in reports: one with personal layers by the method inside."""
+    if not isinstance(method, Personal):
+        return name
+    layers = method.layers if isinstance(method.layers, str) else ", ".join(method.layers)
+    return f"{name_of(method.inner)}, personal {layers}"
 
 
 def written_method(method: Method, name: str | None = None) -> dict[str, Any]:
