@@ -220,10 +220,10 @@ def read_method(faults: Faults, at: Key = ("method",)) -> tuple[str, Method | No
     method = entry.cls(**read, **inner)
     if not at_home:
         return name, method
+    wrapped: Method | None = None
     with faults.collecting((*at, AT_HOME)):
         wrapped = kept_at_home(method, name, values[AT_HOME])
-        return name_of(wrapped), wrapped
-    return name, None
+    return name_of(wrapped) if wrapped else name, wrapped
 
 
 def titled(method: Method, name: str) -> str:

@@ -256,7 +256,7 @@ class LGFedAvg(Named, FedAvg):
 
 @register("fedper-maml", family="personal", paper="Chen et al., 2018", declaration=".personal:FEDPER_MAML")
 @dataclass(frozen=True)
-class FedPerMAML(Named, FedMetaMAML):
+class FedPerMAML(Named, FedMetaMAML):  # type: ignore[override]
     """FedMeta(MAML) with a head of each client's own.
 
     The common body and each client's own head are a start from which a step on few rows does well.
@@ -267,7 +267,7 @@ class FedPerMAML(Named, FedMetaMAML):
 
 @register("fedper-metasgd", family="personal", paper="Chen et al., 2018", declaration=".personal:FEDPER_METASGD")
 @dataclass(frozen=True)
-class FedPerMetaSGD(Named, FedMetaSGD):
+class FedPerMetaSGD(Named, FedMetaSGD):  # type: ignore[override]
     """FedMeta(Meta-SGD) with a head of each client's own.
 
     The step sizes of the personal layers are personal too.
@@ -278,7 +278,7 @@ class FedPerMetaSGD(Named, FedMetaSGD):
 
 @register("fedper-avgmeta", family="personal", paper="Chen et al., 2018", declaration=".personal:FEDPER_AVGMETA")
 @dataclass(frozen=True)
-class FedPerAvgMeta(Named, FedAvgMeta):
+class FedPerAvgMeta(Named, FedAvgMeta):  # type: ignore[override]
     """FedPer, evaluated after clients have adapted its model.
 
     The fair comparison for the two that learn how to adapt.
