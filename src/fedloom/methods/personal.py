@@ -86,8 +86,10 @@ class PersonalLayers(Wrapper):
         return self.inner.unicast(_shared(state), clients)
 
     def client_init(self, client: Client, received: Message) -> Memory:
-        own = self._first(client, received)
-        return {**self.inner.client_init(client, self._received(client, received, own)), **_under(_OWN, own)}
+        own, kept = self._first(client, received), Memory()
+        if self.inner.remembers:
+            kept = self.inner.client_init(client, self._received(client, received, own))
+        return {**kept, **_under(_OWN, own)}
 
     def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         whole = self._received(client, received, _inside(_OWN, memory))
@@ -103,8 +105,10 @@ class PersonalLayers(Wrapper):
     def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
         """The inner memory moves by what the server has seen of S, and by P itself; then the client's own step on P."""
         own, home = _inside(_OWN, memory), _inside(_HOME, memory)
-        whole, received = self._parts(client).whole(sent, home), self._received(client, inbox, own)
-        kept = self.inner.settle(client, _shared(memory), whole, received)
+        kept = _shared(memory)
+        if self.inner.remembers:
+            whole, received = self._parts(client).whole(sent, home), self._received(client, inbox, own)
+            kept = self.inner.settle(client, kept, whole, received)
         after = self.inner.server(own, Replies.alone({**sent, **home}), _alone(client, client.n.new_zeros(0)))
         return {**kept, **_under(_OWN, after)}
 
