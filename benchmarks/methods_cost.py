@@ -18,7 +18,7 @@ NAME = "COST"
 TITLE = "a round of other methods in rounds of FedAvg, two workers"
 ON = ("W1", "W2")
 BASE = "fedavg"
-MOST = {"fedadam": 1.1, "fedprox": 1.25, "scaffold": 1.4}
+MOST = {"fedadam": 1.1, "fedprox": 1.25, "scaffold": 1.4, "fedper": 1.05}
 """Rounds of FedAvg that a round of each may cost."""
 LEAST_TURNS = 10
 """The costs differ by less than blocks do, so it takes more of these than a race against a hand-written loop."""

@@ -12,9 +12,15 @@ from benchmarks.workloads import Workload
 from fedloom.engine.run import train
 from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem
-from fedloom.methods import FedAdam, FedAvg, FedProx, Method, Scaffold
+from fedloom.methods import FedAdam, FedAvg, FedPer, FedProx, Method, Scaffold
 
-METHODS: dict[str, type[Method]] = {"fedavg": FedAvg, "fedadam": FedAdam, "fedprox": FedProx, "scaffold": Scaffold}
+METHODS: dict[str, type[Method]] = {
+    "fedavg": FedAvg,
+    "fedadam": FedAdam,
+    "fedprox": FedProx,
+    "scaffold": Scaffold,
+    "fedper": FedPer,
+}
 """The methods that are measured beside each other."""
 MANY = 1_000_000
 """Rounds of the run that is measured: so many that the run never ends by itself."""

@@ -32,9 +32,10 @@ CASES = {
     "fedavg": ("linear", "lr = 0.05\nbatch = 16"),
     "scaffold": ("lenet", "lr = 0.05\nbatch = 16"),
     "fedmeta-maml": ("mlp", ""),
+    "fedper": ("mlp", "lr = 0.05\nbatch = 16"),
     "aso-fed": ("linear", '[schedule]\nname = "async"\n[fleet]\ndelay_up = "uniform:10:100"'),
 }
-"""Methods without memory, with it, with support and query sets, and an asynchronous one: model, settings."""
+"""Methods without memory, with it, with support and query sets, with personal layers, and an asynchronous one."""
 SYNCHRONOUS = ("fedavg", "scaffold", "fedmeta-maml")
 
 

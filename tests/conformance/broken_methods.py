@@ -471,9 +471,16 @@ class UsualAdaptation(PerFedAvg):
     """Adapts by 0.01, whatever α is."""
 
     def adapt(
-        self, client: Client, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
+        self,
+        client: Client,
+        state: State,
+        memory: Memory,
+        theta: Vector,
+        lr: float | None,
+        steps: int | None,
+        split: str,
     ) -> Vector:
-        return Method.adapt(self, client, state, theta, lr, steps, split)
+        return Method.adapt(self, client, state, memory, theta, lr, steps, split)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.app.message import make_message
 
 sys.path.insert(0, str(Path(__file__).parent))
-from local_grid import LocalGrid, Spoil, fleet
+from local_grid import LocalGrid, Spoil, fleet, get_all_nested_objects
 
 import kinds
 from fedloom.deploy import Terms, serve
@@ -29,6 +30,8 @@ from fedloom.engine.run import Run
 from fedloom.errors import ConfigError, RunError
 from fedloom.experiment import Experiment
 from fedloom.federation.randomness import Draw
+from fedloom.storage import checkpoint
+from fedloom.storage.store import MemoryStore
 
 EXPERIMENT = """
 rounds = 3
@@ -77,6 +80,7 @@ METHODS = {
     "admm": "",
     "per-fedavg": "",
     "local": "lr = 0.1",
+    "fedper": 'lr = 0.1\nlayers = "*.bias"',
 }
 
 
@@ -92,6 +96,39 @@ def test_a_fleet_ends_in_the_same_bits_as_the_simulator(tmp_path: Path, method: 
         assert {key: ours.get(key) for key in same} == {key: theirs.get(key) for key in same}
         for metric, values in theirs["evaluation"].items():  # the simulator adapts clients in a stack to judge them
             assert ours["evaluation"][metric] == pytest.approx(values, rel=1e-6)
+
+
+class Overheard(LocalGrid):
+    """Keeps the bytes of all that nodes are sent and say."""
+
+    def __init__(self, grid: LocalGrid) -> None:
+        super().__init__(grid.nodes.values())
+        self.heard = b""
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        asked = list(messages)
+        numbers = list(super().push_messages(asked))
+        both = [*asked, *(self.replies[number] for number in numbers if number in self.replies)]
+        contents = [message.content for message in both if message.has_content()]
+        self.heard += b"".join(t.deflate() for one in contents for t in get_all_nested_objects(one).values())
+        return numbers
+
+
+def test_no_personal_byte_is_in_any_message_of_a_fleet(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "fedper", METHODS["fedper"], every=1)
+    grid = Overheard(fleet(folder, 3))
+    deployed(folder, grid)
+    experiment = Experiment.load(folder / "experiment.toml")
+    experiment.run(tmp_path / "here")
+    found = checkpoint.load(tmp_path / "here" / checkpoint.NEWEST)
+    with MemoryStore.restore(tmp_path / "here", found.groups["memory"]) as store:
+        memories = [store.get(client) or {} for client in range(3)]
+    first = experiment.prepared().setting.problem.model.init(Draw(4).key("model"))
+    assert first[:10].numpy().tobytes() in grid.heard  # the shared weights travel, and they are found
+    for memory in memories:
+        own = memory["own x"].numpy()
+        assert len(own) == 10
+        assert not [number for number in own if number.tobytes() in grid.heard and abs(number) > 1e-3]
 
 
 @pytest.mark.parametrize("kind", kinds.METHODS)

@@ -24,7 +24,7 @@ from fedloom.execution.executor import one_thread
 from fedloom.execution.work import Turn
 from fedloom.federation.model import Model
 from fedloom.federation.problem import Problem
-from fedloom.methods import Central, FedAvg, FedSGD, Local
+from fedloom.methods import Central, FedAvg, FedPer, FedSGD, Local
 from fedloom.methods.method import Method
 from problems import Marks, Tally, Troubled, make_problem, start
 
@@ -75,6 +75,7 @@ CASES: dict[str, tuple[dict[str, Any], Method, dict[str, Any]]] = {
     "lenet": ({"model": "lenet"}, FedAvg(batch=4), {}),
     "dropout": ({"model": "problems:dropping"}, FedSGD(), {}),
     "own models": ({"model": "mlp"}, Local(batch=4), {"stack": 2, "select": Uniform(3)}),
+    "personal layers": ({"model": "mlp"}, FedPer(batch=4), {"stack": 2, "select": Uniform(3)}),
     "pool": ({"model": "mlp"}, Central(batch=4), {}),
     "memory and own messages": ({"model": "linear"}, Tally(), {"stack": 1}),
     "memory of rows": ({"model": "linear"}, Marks(), {"stack": 2}),

@@ -21,7 +21,7 @@ from fedloom.federation.client import Client
 from fedloom.federation.data import TARGET
 from fedloom.methods import FedAvg, Local
 from fedloom.storage.saved import saved_model
-from fedloom.types import State, Vector
+from fedloom.types import Memory, State, Vector
 
 SMALL = {"data.name": "digits", "data.clients": 6, "data.target": 0.3, "rounds": 2, "model.hidden": 8, "method.lr": 0.2}
 
@@ -282,7 +282,14 @@ class Signed(FedAvg):
     """FedAvg whose clients adapt by the sign of the gradient."""
 
     def adapt(
-        self, client: Client, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
+        self,
+        client: Client,
+        state: State,
+        memory: Memory,
+        theta: Vector,
+        lr: float | None,
+        steps: int | None,
+        split: str,
     ) -> Vector:
         return theta - (lr or 0.01) * client.grad(theta, split).sign()
 

@@ -14,8 +14,8 @@ from fedloom.conformance.declarations.personal import mixture
 from fedloom.conformance.drive import product, stepped, walking
 from fedloom.engine.fleet import Distribution
 from fedloom.engine.rounds import Rounds
-from fedloom.engine.setting import fresh_model
 from fedloom.errors import ConfigError, RunError
+from fedloom.federation.problem import fresh_model
 from fedloom.federation.randomness import Draw
 from fedloom.methods.l2gd import runs
 

@@ -20,10 +20,14 @@ FUNCTIONS = sorted(set(CONTRACT).difference(PROPERTIES))
 class Bare(Wrapper):
     """Changes nothing."""
 
+    inner: ServerMethod
+
 
 @dataclass(frozen=True)
 class OtherClient(Wrapper):
     """Changes what clients do."""
+
+    inner: ServerMethod
 
     def client(self, client: Any, received: Any, memory: Any) -> Any:
         return "its own", memory

@@ -251,6 +251,13 @@ FLAGS: tuple[Flag, ...] = (
         "NAME",
     ),
     Flag(
+        "--personal",
+        "method.personal",
+        str,
+        "Layers that stay with each client, whatever the method: head, body, names or patterns.",
+        "LAYERS",
+    ),
+    Flag(
         "--lr", "method.lr", str, "Step size, or a schedule such as cosine:0.1:0.001:200.", "NUMBER|SCHEDULE", _parsed
     ),
     Flag("--batch", "method.batch", str, "Rows of a mini-batch, or 'none' for all rows.", "ROWS|none", _parsed),

@@ -19,8 +19,7 @@ from fedloom.conformance.drive import Walk, apart, product, stepped
 from fedloom.conformance.problems import Known
 from fedloom.engine.fleet import Fleet
 from fedloom.federation.problem import Problem
-from fedloom.methods.method import Method
-from fedloom.methods.wrapper import Wrapper
+from fedloom.methods.method import Method, inner_methods
 from fedloom.types import Vector
 
 Limits = Callable[[Known, Any], Tensor]
@@ -248,8 +247,8 @@ class Path(OfRun):
 
 def in_round(method: Method, t: int) -> Any:
     """The method with the number of round t in the place of every schedule "exponential:LR:FACTOR"."""
-    if isinstance(method, Wrapper):
-        method = replace(method, inner=in_round(method.inner, t))
+    for name in inner_methods(type(method)):
+        method = replace(method, **{name: in_round(getattr(method, name), t)})  # type: ignore[type-var]
     texts = {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]
     falling = {name: text.split(":")[1:] for name, text in texts.items() if str(text).startswith("exponential:")}
     numbers = {name: float(lr) * float(factor) ** t for name, (lr, factor) in falling.items()}

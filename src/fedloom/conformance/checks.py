@@ -40,6 +40,7 @@ from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import All, Chosen, Selection
 from fedloom.errors import ConfigError
 from fedloom.execution import Executor, Processes, Serial
+from fedloom.federation.model import of_each
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.methods.method import ServerMethod
@@ -481,7 +482,7 @@ def _half(tensors: Mapping[str, Tensor], n: int, half: slice) -> dict[str, Tenso
     def part(value: Tensor) -> Tensor:
         if value.dim() == 0 or value.shape[-1] == 0 or value.shape[-1] % n:
             return value
-        return value.view(*value.shape[:-1], -1, n)[..., half].flatten(-2)
+        return of_each(value, n, lambda each: each[..., half])
 
     return {key: part(value) for key, value in tensors.items()}
 

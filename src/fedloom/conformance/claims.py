@@ -19,7 +19,7 @@ from fedloom.engine.rounds import Rounds
 from fedloom.engine.selection import All, Selection, Uniform
 from fedloom.execution import Executor, Serial
 from fedloom.federation.problem import Problem
-from fedloom.methods.method import Method
+from fedloom.methods.method import Method, inner_methods
 from fedloom.methods.wrapper import Wrapper
 
 
@@ -108,10 +108,10 @@ def tuned(method: Method, parameters: Mapping[str, Any]) -> Method:
     """A method with other hyper-parameters, its own or those of the method that it wraps."""
     own = {f.name for f in fields(method)}  # type: ignore[arg-type]
     inside = {key: value for key, value in parameters.items() if key not in own}
-    if not inside or not isinstance(method, Wrapper):
+    if not inside or not isinstance(method, Wrapper) or not inner_methods(type(method)):
         return replace(method, **parameters)  # type: ignore[type-var]
     mine = {key: value for key, value in parameters.items() if key in own}
-    return replace(method, inner=tuned(method.inner, inside), **mine)  # type: ignore[arg-type]
+    return replace(method, inner=tuned(method.inner, inside), **mine)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,7 @@ from fedloom.federation.ragged import Ints
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
 from fedloom.methods.method import Method, ServerMethod
+from fedloom.methods.personal import PersonalLayers
 from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message, State, Vector
 
@@ -68,9 +69,9 @@ def stepped(walk: Walk, rounds: int = 1) -> Walk:
 
 
 def product(walk: Walk, clients: Tensor) -> Tensor:
-    """What the method makes: the common model, or, of a personal method, the model of each of these clients."""
+    """What the method makes: the common model, or, of a method with personal models, that of each of these clients."""
     method = walk.setting.method
-    if method.evaluates != "personal":
+    if method.evaluates != "personal" and not isinstance(method, PersonalLayers):
         return walk.theta()
     client = walk.problem.client(clients.numpy(), Draw(walk.setting.seed, walk.clocks.round))
     return method.personal(client, walk.state, recall(walk, clients)).expand(len(clients), -1)

@@ -20,11 +20,11 @@ from fedloom.engine.matrix import TaskMatrix
 from fedloom.engine.rounds import Rounds
 from fedloom.engine.run import Interrupted, Prepared, Progress, Run, prepare, run_folder, summed_up, told_of
 from fedloom.engine.selection import All
-from fedloom.engine.setting import Setting, fresh_model
+from fedloom.engine.setting import Setting
 from fedloom.errors import ConfigError, RunError
 from fedloom.execution import Serial, one_thread
 from fedloom.federation.metrics import higher_is_better
-from fedloom.federation.problem import Problem
+from fedloom.federation.problem import Problem, fresh_model
 from fedloom.methods import Method, method_of, name_of
 from fedloom.report.progress import shown
 from fedloom.storage.folder import CONFIG, HISTORY, MATRIX, SUMMARY, TASK, RunFolder, task_folders

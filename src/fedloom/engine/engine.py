@@ -18,14 +18,14 @@ from fedloom.engine.evaluator import Evaluator
 from fedloom.engine.fleet import Bools, Floats
 from fedloom.engine.memories import Keeper
 from fedloom.engine.online import Online
-from fedloom.engine.setting import Setting, fresh_model
+from fedloom.engine.setting import Setting
 from fedloom.errors import ConfigError, Diverged, RunError
 from fedloom.execution import Executor, Worker
 from fedloom.execution.work import Memories, Test, Trained, Turn
 from fedloom.federation.data import POOL, SOURCE
 from fedloom.federation.losses import Labels
 from fedloom.federation.metrics import metrics_of
-from fedloom.federation.problem import Problem
+from fedloom.federation.problem import Problem, fresh_model
 from fedloom.federation.ragged import Ints, Window
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies

@@ -20,7 +20,6 @@ from fedloom.errors import ConfigError, ModelError, Unfit
 from fedloom.federation.data import SOURCE, FederatedData
 from fedloom.federation.metrics import Metric, metrics_of
 from fedloom.federation.problem import Problem
-from fedloom.federation.randomness import Draw
 from fedloom.federation.streams import Stream
 from fedloom.methods import name_of
 from fedloom.methods.method import Method, check_parameters
@@ -186,11 +185,6 @@ class Setting:
                     "that made it (prior = its model), or set lambda_ = 0 (of tasks in sequence: in [task.method] of "
                     "the first)"
                 )
-
-
-def fresh_model(problem: Problem, seed: int) -> Vector:
-    """The model before anything is learnt, as its own initialisation draws it for the seed."""
-    return problem.model.init(Draw(seed).key("model"), problem.dtype)
 
 
 def evaluations_of(evaluate: Evaluation | Sequence[Evaluation] | None, data: FederatedData) -> Sequence[Evaluation]:

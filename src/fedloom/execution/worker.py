@@ -161,7 +161,8 @@ class Worker:
         theta = method.personal(client, shared, memory)
         if work.model != "adapted":
             return theta
-        return method.adapt(client, shared, theta, work.adapt_lr, work.adapt_steps, work.adapt_split or "support")
+        split = work.adapt_split or "support"
+        return method.adapt(client, shared, memory, theta, work.adapt_lr, work.adapt_steps, split)
 
     def measure(self, shared: Message, work: Measure) -> Measured:
         """What the method wants measured on each client of the stack."""

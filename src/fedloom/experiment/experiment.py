@@ -14,7 +14,7 @@ from fedloom.data import Table
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.run import Prepared, Run
 from fedloom.engine.schedule import Schedule
-from fedloom.engine.setting import Setting, fresh_model, with_watched
+from fedloom.engine.setting import Setting, with_watched
 from fedloom.errors import FedloomError
 from fedloom.experiment import sections
 from fedloom.experiment.data import read_data
@@ -27,7 +27,7 @@ from fedloom.federation.data import SOURCE, FederatedData
 from fedloom.federation.losses import loss_for, weighted
 from fedloom.federation.metrics import metrics_of
 from fedloom.federation.networks import build_model
-from fedloom.federation.problem import Problem
+from fedloom.federation.problem import Problem, fresh_model
 from fedloom.storage.folder import CONFIG
 from fedloom.storage.saved import SavedModel, open_saved
 
@@ -93,7 +93,7 @@ class Experiment(Runnable):
         self.method, self.selection, self.execution = _sure(method), _sure(selection), _sure(execution)
         self.schedule_plan = _sure(schedule)
         self.top = _sure(top).settled(self.method)
-        self.label = self.top.name or self.method_name
+        self.label = self.top.name or sections.titled(self.method, self.method_name)
         """What the run is called in reports."""
         self.folder_name = f"{self.method_name}-{self.data_plan.name}-{self.top.seed}"
         """What its folder is called, unless that is said."""

@@ -28,10 +28,13 @@ from fedloom.federation.losses import LOSSES
 from fedloom.federation.metrics import metric_of
 from fedloom.federation.networks import EMBEDDED, NETWORKS
 from fedloom.federation.streams import Stream
-from fedloom.methods import REGISTER, Method, lookup
+from fedloom.methods import REGISTER, Method, lookup, name_of
+from fedloom.methods.given import AT_HOME, kept_at_home
 from fedloom.methods.method import inner_methods
+from fedloom.methods.personal import Personal
 from fedloom.register import OWN, Register
-from fedloom.tracking import TRACKERS, Tracker, name_of
+from fedloom.tracking import TRACKERS, Tracker
+from fedloom.tracking import name_of as tracker_name
 from fedloom.trust import refuse_strangers
 from fedloom.types import Count, Fraction, Key, NonNegative
 
@@ -220,10 +223,25 @@ def read_method(faults: Faults, at: Key = ("method",)) -> tuple[str, Method | No
     if entry is None:
         return "", None
     inner = {key: read_method(faults, (*at, key))[1] for key in inner_methods(entry.cls)}
-    read = faults.read(method_form(name), _without(values, "name", *inner), at)
+    at_home = AT_HOME in values and AT_HOME not in method_form(name).fields
+    read = faults.read(method_form(name), _without(values, "name", *inner, *[AT_HOME] * at_home), at)
     if read is None or None in inner.values():
         return name, None
-    return name, entry.cls(**read, **inner)
+    method = entry.cls(**read, **inner)
+    if not at_home:
+        return name, method
+    wrapped: Method | None = None
+    with faults.collecting((*at, AT_HOME)):
+        wrapped = kept_at_home(method, name, values[AT_HOME])
+    return name_of(wrapped) if wrapped else name, wrapped
+
+
+def titled(method: Method, name: str) -> str:
+    """What a method is called in reports: one with personal layers by the method inside."""
+    if not isinstance(method, Personal):
+        return name
+    layers = method.layers if isinstance(method.layers, str) else ", ".join(method.layers)
+    return f"{name_of(method.inner)}, personal {layers}"
 
 
 def written_method(method: Method, name: str | None = None) -> dict[str, Any]:
@@ -423,7 +441,7 @@ def written_tracking(trackers: Sequence[Tracker]) -> dict[str, Any]:
     """The section with nothing left open; nothing of a run that nobody tracks."""
     tables = []
     for tracker in trackers:
-        name = name_of(tracker)
+        name = tracker_name(tracker)
         tables.append({"name": name, **_written(tracker, SECTIONS["tracking"]({"name": name}))})
     return {"tracking": tables} if tables else {}
 

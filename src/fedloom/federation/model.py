@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,6 +40,17 @@ class Layer:
     weight: Slice
     bias: Slice | None
     activation: str
+
+
+def last_layer(slices: Mapping[str, Slice]) -> tuple[str, ...]:
+    """The tensors of the last layer, by the names of all."""
+    prefix = list(slices)[-1].rpartition(".")[0]
+    return tuple(name for name in slices if name.rpartition(".")[0] == prefix)
+
+
+def of_each(value: Tensor, n: int, part: Callable[[Tensor], Tensor]) -> Tensor:
+    """Of numbers for each of n coordinates, one or several side by side (θ and α), a part of each."""
+    return part(value.view(*value.shape[:-1], -1, n)).flatten(-2)
 
 
 _STACKED_MOST = 10_000
@@ -114,8 +125,7 @@ class Model:
     @cached_property
     def last_layer(self) -> tuple[str, ...]:
         """The tensors of the last layer: what most papers keep personal."""
-        prefix = list(self.slices)[-1].rpartition(".")[0]
-        return tuple(name for name in self.slices if name.rpartition(".")[0] == prefix)
+        return last_layer(self.slices)
 
     @cached_property
     def layers(self) -> tuple[Layer, ...] | None:

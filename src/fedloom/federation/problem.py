@@ -21,6 +21,7 @@ from fedloom.federation.parties import Party
 from fedloom.federation.ragged import Window
 from fedloom.federation.randomness import Draw
 from fedloom.federation.solvers import Cache, Spectrum
+from fedloom.types import Vector
 
 _STACK_FLOPS = 8e7  # a step of a stack should do about this much, so that the cost of starting an operation is small
 _STACK_NUMBERS = 2_000_000  # … but its weights should stay near the cache
@@ -146,6 +147,11 @@ class Problem:
         work = 6 * self.model.n * max(rows, 1)
         best = min(_STACK_FLOPS / work, _STACK_NUMBERS / self.model.n, _STACK_MOST)
         return max(1, int(best))
+
+
+def fresh_model(problem: Problem, seed: int) -> Vector:
+    """The model before anything is learnt, as its own initialisation draws it for the seed."""
+    return problem.model.init(Draw(seed).key("model"), problem.dtype)
 
 
 def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:

@@ -68,6 +68,12 @@ class Replies:
         age = torch.zeros_like(clients) if staleness is None else staleness
         return Replies(clients, sums, age, found if reduce == "each" else None)
 
+    @staticmethod
+    def alone(reply: Mapping[str, Tensor]) -> Replies:
+        """Of a federation of one, or of a stack of such federations, each with one client that has answered."""
+        one = torch.zeros(1, dtype=torch.int64)
+        return Replies(one, reply, one, One(reply))
+
     def sum(self, key: str, weights: Tensor | None = None) -> Tensor:
         """Σ r_i over those who answered; ``weights`` (one a reply) are for methods that look at single replies."""
         if self.columns is not None:
@@ -82,6 +88,8 @@ class Replies:
         With ``worth`` (one a reply), for methods that look at single replies, it is Σ w_i s_i r_i / Σ w_i.
         """
         if self.columns is not None:
+            if isinstance(self.columns, One):
+                return self.columns.sum(key, worth)
             weight = self.columns.weight
             return self.columns.sum(key, weight if worth is None else weight * worth) / weight.sum()
         if worth is not None:
@@ -91,7 +99,7 @@ class Replies:
 
     def each(self, key: str) -> Tensor:
         """A column, one row a client."""
-        if self.columns is None:
+        if self.columns is None or isinstance(self.columns, One):
             self._refuse(f"looks at the single replies {key!r}")
         return self.columns.values[key]
 
@@ -146,3 +154,19 @@ class Columns:
             self.rest()
         assert total is not None
         return total.view(column.shape[1:])
+
+
+@dataclass(frozen=True, eq=False)
+class One(Columns):
+    """The reply of the only client; with a leading axis, of as many federations as that is long.
+
+    Its sum and its mean are the reply itself, whatever its weight.
+    """
+
+    def sum(self, key: str, weights: Tensor | None = None) -> Tensor:
+        """w r, w being 1 unless given."""
+        value = self.values[key]
+        if weights is None:
+            return value
+        value = value if value.is_floating_point() else value.double()
+        return weights.to(value.dtype).reshape(()) * value

@@ -28,7 +28,14 @@ class Adapting(ServerMethod):
     """α, the step size of a client that adapts the model to its support rows, in training and after it."""
 
     def adapt(
-        self, client: Client, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
+        self,
+        client: Client,
+        state: State,
+        memory: Memory,
+        theta: Vector,
+        lr: float | None,
+        steps: int | None,
+        split: str,
     ) -> Vector:
         return client.sgd(theta, lr or self.alpha, None, steps=steps or 1, split=split)[0]
 

@@ -100,7 +100,14 @@ class FedMeta(ServerChoice, MetaLearning):
         return self.parted(state["x"])[0]
 
     def adapt(
-        self, client: Client, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
+        self,
+        client: Client,
+        state: State,
+        memory: Memory,
+        theta: Vector,
+        lr: float | None,
+        steps: int | None,
+        split: str,
     ) -> Vector:
         alpha = self.parted(state["x"])[1] if lr is None else lr
         return client.adapt(theta, alpha, split, steps or self.inner_steps, self.batch)
@@ -178,7 +185,14 @@ class FedAvgMeta(Adapting, Weighted, ClientTraining):
         return {"x": state["x"] + replies.mean("dx")}
 
     def adapt(
-        self, client: Client, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
+        self,
+        client: Client,
+        state: State,
+        memory: Memory,
+        theta: Vector,
+        lr: float | None,
+        steps: int | None,
+        split: str,
     ) -> Vector:
         rule, passes = local_optimiser(self.adapt_optimiser), steps or self.adapt_steps
         return client.sgd(theta, lr or self.alpha, self.adapt_batch, passes, optimiser=rule, split=split)[0]

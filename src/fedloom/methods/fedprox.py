@@ -43,7 +43,7 @@ class FedProx(Weighted, LocalTraining):
         state = {"x": ctx.theta0}
         if self.adaptive:
             state["mu"] = torch.tensor(self.mu, dtype=torch.float64)
-            state["loss"] = torch.tensor(torch.inf, dtype=torch.float64)
+            state["loss"] = torch.tensor(torch.finfo(torch.float64).max, dtype=torch.float64)  # no loss rises above it
             state["falls"] = torch.tensor(0)
         return state
 
@@ -66,11 +66,8 @@ class FedProx(Weighted, LocalTraining):
 
     def adapted(self, state: State, loss: Tensor) -> State:
         """μ after a round with this loss."""
-        mu, falls = state["mu"], state["falls"]
-        if loss > state["loss"]:
-            mu, falls = mu + 0.1, torch.zeros_like(falls)
-        elif falls + 1 == 5:
-            mu, falls = torch.clamp(mu - 0.1, min=0), torch.zeros_like(falls)
-        else:
-            falls = falls + 1
-        return {"mu": mu, "loss": loss, "falls": falls}
+        mu, falls = state["mu"], state["falls"] + 1
+        rose = loss > state["loss"]
+        fell = ~rose & (falls == 5)  # … in a row
+        mu = torch.where(rose, mu + 0.1, torch.where(fell, torch.clamp(mu - 0.1, min=0), mu))
+        return {"mu": mu, "loss": loss, "falls": torch.where(rose | fell, torch.zeros_like(falls), falls)}

@@ -16,7 +16,7 @@ from fedloom.methods.method import Context
 from fedloom.methods.register import register
 from fedloom.methods.training import ClientTraining, Weighted
 from fedloom.search import Search
-from fedloom.types import Count, Positive, State, Vector
+from fedloom.types import Count, Memory, Positive, State, Vector
 
 
 @register("fine-tune", family="personalisation", paper="Yu et al., 2020", declaration=".tuned:FINE_TUNE")
@@ -41,7 +41,14 @@ class FineTune(Weighted, ClientTraining):
         return {"x": state["x"] + replies.mean("dx")}  # FedAvg
 
     def adapt(
-        self, client: Client, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
+        self,
+        client: Client,
+        state: State,
+        memory: Memory,
+        theta: Vector,
+        lr: float | None,
+        steps: int | None,
+        split: str,
     ) -> Vector:
         size, rule = lr or self.personal_lr or self.rate(client), local_optimiser(self.optimiser)
         return client.sgd(theta, size, self.batch, steps or self.personal_epochs, optimiser=rule, split=split)[0]

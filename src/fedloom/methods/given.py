@@ -9,7 +9,7 @@ from typing import Any
 
 from fedloom.errors import ConfigError
 from fedloom.fields import with_fit_fields
-from fedloom.methods.method import Method
+from fedloom.methods.method import Method, ServerMethod
 from fedloom.methods.register import REGISTER, lookup
 from fedloom.register import hint
 
@@ -40,9 +40,25 @@ def split_name(text: str) -> tuple[str, str]:
     return name, rest
 
 
+AT_HOME = "personal"
+"""The setting of any method that has layers stay with the clients: ``Personal`` is put around it."""
+
+
+def kept_at_home(method: Method, name: str, layers: object) -> Method:
+    """The method with personal layers."""
+    from fedloom.methods.personal import Personal
+
+    if not isinstance(method, ServerMethod):
+        raise ConfigError(f"{name} has no server with which a part of the model could be shared; leave out {AT_HOME}")
+    return with_fit_fields(Personal(method, layers=layers))  # type: ignore[arg-type]
+
+
 def made(cls: type[Method], name: str, values: dict[str, Any], base: Method | None = None) -> Method:
     """A method with these hyper-parameters, the others being those of ``base``, or the defaults."""
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    if AT_HOME in values and AT_HOME not in known:
+        rest = {key: value for key, value in values.items() if key != AT_HOME}
+        return kept_at_home(made(cls, name, rest, base), name, values[AT_HOME])
     for key in values:
         if key not in known:
             raise ConfigError(f"{key} is no hyper-parameter of {name}; {hint(key, known)}")

@@ -29,6 +29,12 @@ from fedloom.methods.l2gd import L2GD as L2GD
 from fedloom.methods.local import Local as Local
 from fedloom.methods.mixture_admm import MixtureADMM as MixtureADMM
 from fedloom.methods.per_fedavg import PerFedAvg as PerFedAvg
+from fedloom.methods.personal import FedPer as FedPer
+from fedloom.methods.personal import FedPerAvgMeta as FedPerAvgMeta
+from fedloom.methods.personal import FedPerMAML as FedPerMAML
+from fedloom.methods.personal import FedPerMetaSGD as FedPerMetaSGD
+from fedloom.methods.personal import LGFedAvg as LGFedAvg
+from fedloom.methods.personal import Personal as Personal
 from fedloom.methods.pfedme import PFedMe as PFedMe
 from fedloom.methods.scaffold import Scaffold as Scaffold
 from fedloom.methods.sharing_admm import SharingADMM as SharingADMM

@@ -184,9 +184,17 @@ class Method(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no models of single clients")
 
     def adapt(
-        self, client: Client, state: State, theta: Vector, lr: float | None, steps: int | None, split: str
+        self,
+        client: Client,
+        state: State,
+        memory: Memory,
+        theta: Vector,
+        lr: float | None,
+        steps: int | None,
+        split: str,
     ) -> Vector:
-        """How a client fits a model to its own few rows before using it. Default: full gradient steps.
+        """How a client fits ``theta``, its ``personal`` model, to its own few rows before using it. Default: full
+        gradient steps.
 
         ``lr`` and ``steps`` are the user's wish; None is the method's own choice, by default one step of 0.01.
         """

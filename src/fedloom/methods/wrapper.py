@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -39,11 +38,11 @@ def _called(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_answering
-@dataclass(frozen=True)
 class Wrapper(ServerMethod):
     """Answers for the inner method; a subclass overrides what it changes.
 
-    It is a method like any other: in experiment files the inner one is the table ``[method.inner]``.
+    It is a method like any other. A subclass has the inner method as a field, and in experiment files that is the table
+    ``[method.inner]``; or it makes it from fields of its own.
     """
 
     inner: ServerMethod

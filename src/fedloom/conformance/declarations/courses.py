@@ -16,7 +16,7 @@ from fedloom.conformance.answers import OfRun, accepted, greatest, in_round
 from fedloom.conformance.checks import CHECKS
 from fedloom.conformance.claims import IDEAL, Claim, Finding, Hardship, Subject
 from fedloom.conformance.declarations.common import Adapted, unequal_quadratics
-from fedloom.conformance.drive import Walk, apart, few, memory_of, product
+from fedloom.conformance.drive import Walk, apart, few, memory_of, product, recall
 from fedloom.conformance.problems import Known, normal_equations
 from fedloom.engine.fleet import Fleet
 from fedloom.federation.data import FederatedData
@@ -233,8 +233,9 @@ class AdaptsInPasses(Passes):
     def around(self, walk: Walk) -> tuple[Tensor, Tensor]:
         walk.step()
         client = walk.problem.client(np.array([0]), Draw(1, walk.clocks.round))
-        before = walk.theta()
-        return before, walk.setting.method.adapt(client, walk.state, before, None, _EPOCHS, "support")[0]
+        method, memory = walk.setting.method, recall(walk, torch.tensor([0]))
+        before = method.personal(client, walk.state, memory).reshape(-1)
+        return before, method.adapt(client, walk.state, memory, before, None, _EPOCHS, "support")[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,9 +288,11 @@ class Adapts(Claim):
         with subject.walking(known.problem, method) as walk:
             walk.step()
             client = known.problem.client(known.clients.numpy(), Draw(1, 1))
+            memory = recall(walk, known.clients)
+            theta = method.personal(client, walk.state, memory)
             for lr, steps in ((None, None), (0.23, None), (None, 3), (0.37, 2)):
-                found = walk.setting.method.adapt(client, walk.state, walk.theta(), lr, steps, "support")
-                off = max(off, apart(found, self.adapted(known, method, walk.state, walk.theta(), lr, steps)))
+                found = walk.setting.method.adapt(client, walk.state, memory, theta, lr, steps, "support")
+                off = max(off, apart(found, self.adapted(known, method, walk.state, theta, lr, steps)))
         return Finding.within(off, self.tolerance, "greatest distance from what theory says")
 
 

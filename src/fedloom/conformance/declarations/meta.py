@@ -215,7 +215,7 @@ def evaluated_on_all(dtype: torch.dtype = F64) -> Problem:
 _MAML: dict[str, Any] = {"alpha": 0.4, "lr": 0.5}
 _FAST: dict[str, Any] = {"alpha": 0.2, "lr": 1.5}
 _FALLING: dict[str, Any] = {"alpha": 0.4, "lr": "exponential:0.5:0.97"}
-_SMALL: dict[str, Any] = {"alpha": 0.1, "batch": 3, "inner_steps": 2, "lr": 0.1}
+SMALL: dict[str, Any] = {"alpha": 0.1, "batch": 3, "inner_steps": 2, "lr": 0.1}
 _FROM_ALL: dict[str, Any] = {"alpha": NOTHING, "weighting": "size"}
 _DIFFERENCE: dict[str, Any] = {"alpha": 0.4, "order": "difference", "delta": 0.7, "lr": 0.5}
 _MOMENTUM: dict[str, Any] = {"beta": 0.8, "nesterov": True}
@@ -225,8 +225,15 @@ _PASS: dict[str, Any] = {"alpha": 0.8, "lr": 0.5, "batch": 4}
 _OPEN = ("beta", "nesterov", "beta1", "beta2", "tau", "v_start", "squares", "bias_correction")
 _META = {**ROUNDS, "evaluates": "adapted", "alpha": 0.1, "order": "exact", "delta": 0.01, "batch": None}
 _META |= {"weighting": "uniform", "gradient_norm": False}
-_FEDMETA = {**_META, **dict.fromkeys(_OPEN), "lr": 0.3, "inner_steps": 1, "meta_step": "server", "optimiser": "sgd"}
-_FEDMETA |= {"server_optimiser": "sgd"}
+FEDMETA_DEFAULTS = {
+    **_META,
+    **dict.fromkeys(_OPEN),
+    "lr": 0.3,
+    "inner_steps": 1,
+    "meta_step": "server",
+    "optimiser": "sgd",
+}
+FEDMETA_DEFAULTS |= {"server_optimiser": "sgd"}
 
 
 def costs(own: Mapping[str, Any]) -> tuple[Claim, ...]:
@@ -277,7 +284,7 @@ def _shown(own: Mapping[str, Any]) -> tuple[Claim, ...]:
         AdaptsInPasses({**own, "batch": 4, "lr": 0.1}),
         *costs(three),
         _slope_told({**three, "weighting": "query", "order": "first"}),
-        Defaults({**_FEDMETA, **({"learn_alpha": True} if own else {})}),
+        Defaults({**FEDMETA_DEFAULTS, **({"learn_alpha": True} if own else {})}),
     )
 
 
@@ -316,11 +323,11 @@ FEDMETA_MAML = Declaration(
         *_shown({}),
         Adapts("clients adapt as they trained", adapted_by, {**_MAML, "inner_steps": 4}),
     ),
-    batches=_SMALL,
+    batches=SMALL,
     divisible=False,
 )
 
-_OTHER: dict[str, Any] = {**_SMALL, "lr": "exponential:0.1:0.9", "order": "first", "meta_step": "client"}
+_OTHER: dict[str, Any] = {**SMALL, "lr": "exponential:0.1:0.9", "order": "first", "meta_step": "client"}
 _OTHER |= {"optimiser": "adam", "weighting": "query"}
 _STAY = {"learn_alpha": False}
 
@@ -336,7 +343,7 @@ FEDMETA_SGD = Declaration(
         ),
         *(
             Same(name, classification, {**given, **_STAY}, FedMetaMAML(**given), SHORT, 1e-12)
-            for name, given in (("with step sizes that stay it is MAML", _SMALL), ("… with every option", _OTHER))
+            for name, given in (("with step sizes that stay it is MAML", SMALL), ("… with every option", _OTHER))
         ),
         *_served(_STAY),
         *_shown(_STAY),
@@ -365,7 +372,7 @@ FEDMETA_SGD = Declaration(
             {**_MAML, "inner_steps": 4},
         ),
     ),
-    batches=_SMALL,
+    batches=SMALL,
     divisible=False,
 )
 

@@ -1,0 +1,291 @@
+"""Personal layers: some layers of any method's model stay with each client.
+
+M. G. Arivazhagan, V. Aggarwal, A. K. Singh and S. Choudhary, "Federated learning with personalization layers", 2019
+(FedPer). https://arxiv.org/abs/1912.00818
+
+P. P. Liang, T. Liu, L. Ziyin, N. B. Allen, R. P. Auerbach, D. Brent, R. Salakhutdinov and L.-P. Morency, "Think
+locally, act globally: federated learning with local and global representations", 2020 (LG-FedAvg).
+https://arxiv.org/abs/2001.01523
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedloom.errors import ConfigError
+from fedloom.federation.client import Client
+from fedloom.federation.layers import Parts
+from fedloom.federation.problem import Problem, fresh_model
+from fedloom.federation.randomness import Draw
+from fedloom.federation.replies import Replies, Weighting
+from fedloom.methods.fedavg import FedAvg
+from fedloom.methods.fedmeta import FedAvgMeta, FedMetaMAML, FedMetaSGD
+from fedloom.methods.method import Context, Product, ServerMethod
+from fedloom.methods.register import register
+from fedloom.methods.wrapper import Wrapper
+from fedloom.types import Memory, Message, State, Vector
+
+Start = Literal["own", "common", "sent"]
+
+_OWN, _HOME, _RUNS = "own ", "home ", "runs"
+
+
+@dataclass(frozen=True)
+class PersonalLayers(Wrapper):
+    """The inner method on the shared coordinates S of all clients; on the personal ones, P, each client is alone.
+
+    On P a client takes the inner method's server step itself, as a federation of one: so SCAFFOLD's control variates,
+    Adam's moments and Meta-SGD's step sizes of a personal layer are personal too, and the client's own work is done on
+    the whole model. The server keeps the inner method's state on S. What it has of P is where a model begins.
+    """
+
+    coordinatewise = False  # its server has only a part of the coordinates
+    remembers = True
+
+    layers: str | Sequence[str] = field(default="head", kw_only=True)
+    """The personal layers: "head" or "last" (the last layer), "body" (all others), or names, such as "conv1", and
+    patterns, such as "conv*", in a list or with commas between them."""
+    start: Start = field(default="own", kw_only=True)
+    """Where a client's personal part begins: at a draw of its "own", at the initial model that all draw alike
+    ("common"), or at the server's, which is then "sent" with every message (for a start from an earlier run)."""
+
+    @property
+    def evaluates(self) -> Product:
+        return "personal" if self.inner.evaluates == "global" else self.inner.evaluates
+
+    def check(self, problem: Problem) -> None:
+        inner, what = self.inner, type(self.inner).__name__
+        if inner.layout != "rows":
+            raise ConfigError(f"{what} has no clients with rows of their own, which could keep layers to themselves")
+        if not inner.coordinatewise or inner.per_client:
+            raise ConfigError(
+                f"{what} cannot have personal layers: a client would take the server's step for its own coordinates, "
+                "but that step does not treat every coordinate by itself; take another method, such as fedavg"
+            )
+        Parts.of(problem.model.slices, self.layers)
+        inner.check(problem)
+
+    def server_init(self, ctx: Context) -> State:
+        parts = Parts.of(ctx.slices, self.layers)
+        part = {mine: parts.take(ctx.theta0, mine) for mine in (False, True)}
+        prior = None if ctx.prior is None else parts.take(ctx.prior, False)
+        start = self.inner.server_init(replace(ctx, theta0=part[True], prior=None))
+        shared = self.inner.server_init(replace(ctx, theta0=part[False], prior=prior))
+        return {**shared, **_under(_OWN, start), _RUNS: torch.tensor(parts.runs, dtype=torch.int64).reshape(-1, 2)}
+
+    def broadcast(self, state: State, clients: Tensor) -> Message:
+        sent = self.inner.broadcast(_shared(state), clients)
+        return {**sent, **_under(_OWN, _inside(_OWN, state))} if self.start == "sent" else sent
+
+    def unicast(self, state: State, clients: Tensor) -> Message:
+        return self.inner.unicast(_shared(state), clients)
+
+    def client_init(self, client: Client, received: Message) -> Memory:
+        own, kept = self._first(client, received), Memory()
+        if self.inner.remembers:
+            kept = self.inner.client_init(client, self._received(client, received, own))
+        return {**kept, **_under(_OWN, own)}
+
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        whole = self._received(client, received, _inside(_OWN, memory))
+        reply, kept = self.work_on(client, whole, _shared(memory))
+        parts = self._parts(client)
+        own = {key: value for key, value in memory.items() if key.startswith(_OWN)}
+        return parts.part(reply, False), {**kept, **own, **_under(_HOME, parts.part(reply, True))}
+
+    def work_on(self, client: Client, whole: Message, memory: Memory) -> tuple[Message, Memory]:
+        """What a client does with the whole model: what the inner method does."""
+        return self.inner.client(client, whole, memory)
+
+    def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
+        """The inner memory moves by what the server has seen of S, and by P itself; then the client's own step on P."""
+        own, home = _inside(_OWN, memory), _inside(_HOME, memory)
+        kept = _shared(memory)
+        if self.inner.remembers:
+            whole, received = self._parts(client).whole(sent, home), self._received(client, inbox, own)
+            kept = self.inner.settle(client, kept, whole, received)
+        after = self.inner.server(own, Replies.alone({**sent, **home}), _alone(client, client.n.new_zeros(0)))
+        return {**kept, **_under(_OWN, after)}
+
+    def server(self, state: State, replies: Replies, ctx: Context) -> State:
+        rest = {key: value for key, value in state.items() if key == _RUNS or key.startswith(_OWN)}
+        return {**self.inner.server(_shared(state), replies, ctx), **rest}
+
+    def model(self, state: State) -> Vector:
+        return self.inner.model(_parts_in(state).whole(_shared(state), _inside(_OWN, state)))
+
+    def personal(self, client: Client, state: State, memory: Memory) -> Vector:
+        return self.inner.personal(client, self._state(client, state, memory), _shared(memory))
+
+    def adapt(
+        self,
+        client: Client,
+        state: State,
+        memory: Memory,
+        theta: Vector,
+        lr: float | None,
+        steps: int | None,
+        split: str,
+    ) -> Vector:
+        whole = self._state(client, state, memory)
+        return self.inner.adapt(client, whole, _shared(memory), theta, lr, steps, split)
+
+    def measure(self, client: Client, received: Message, memory: Memory) -> dict[str, Tensor]:
+        """What the inner method measures, without the personal coordinates: these stay at home."""
+        whole = self._received(client, received, _inside(_OWN, memory))
+        return self._parts(client).part(self.inner.measure(client, whole, _shared(memory)), False)
+
+    def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
+        return self.inner.report(_shared(state), sums)
+
+    def done(self, state: State) -> bool:
+        return self.inner.done(_shared(state))
+
+    def _parts(self, client: Client) -> Parts:
+        return Parts.of(client.problem.model.slices, self.layers)
+
+    def _received(self, client: Client, received: Message, own: State) -> Message:
+        """What the inner method's client would have received: the server's S, and P from the client's own."""
+        ids = torch.from_numpy(client.clients)
+        return self._parts(client).whole(_shared(received), self.inner.broadcast(own, ids))
+
+    def _state(self, client: Client, state: State, memory: Memory) -> State:
+        """The inner method's state as this client has it."""
+        return self._parts(client).whole(_shared(state), _inside(_OWN, memory))
+
+    def _first(self, client: Client, received: Message) -> State:
+        """The state of a client's federation of one at its start."""
+        lead = client.n.shape[:-1]
+        if self.start == "sent":
+            fits, first = self._parts(client).fits, _inside(_OWN, received)
+            whole = {key: value.shape[-1:] if fits(value, True) else () for key, value in first.items()}
+            return {key: value.expand(*lead, *whole[key]) for key, value in first.items()}
+        theta = self._parts(client).take(self._drawn(client), True)
+        made = self.inner.server_init(_alone(client, theta.expand(*lead, -1)))
+        return {key: value.expand(lead) if value.dim() == 0 else value for key, value in made.items()}
+
+    def _drawn(self, client: Client) -> Vector:
+        """The initial models from which the personal parts are taken: one for all, or one for each client."""
+        problem, seed = client.problem, client.draw.seed
+        if self.start == "common":
+            return fresh_model(problem, seed)
+        words = Draw(seed).words("personal part", client.clients, 1)[:, 0]
+        found = torch.stack([problem.model.init(int(word), problem.dtype) for word in words])
+        return found if client.stacked else found[0]
+
+
+def _alone(client: Client, theta0: Vector) -> Context:
+    """What the server of a federation of one knows; of a stack, that of each."""
+    one = torch.ones(1, dtype=torch.int64)
+    return Context(client.round, 1, one, client.problem.model.slices, theta0, client.draw, one - 1)
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{key}": value for key, value in tensors.items()}
+
+
+def _inside(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What stands under the prefix, without it."""
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def _shared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What is the inner method's own."""
+    return {key: value for key, value in tensors.items() if key != _RUNS and not key.startswith((_OWN, _HOME))}
+
+
+def _parts_in(state: State) -> Parts:
+    return Parts(tuple((size, bool(mine)) for size, mine in state[_RUNS].tolist()))
+
+
+@register("personal", family="personalisation", declaration=".layers:PERSONAL")
+@dataclass(frozen=True)
+class Personal(PersonalLayers):
+    """Any method whose server treats every coordinate by itself, with layers that stay at home.
+
+    In experiment files the inner method is the table ``[method.inner]``.
+    """
+
+    inner: ServerMethod = field(default_factory=FedAvg)
+
+
+class Named(PersonalLayers):
+    """A method with personal layers that has a name of its own: the hyper-parameters of the inner one are its own too.
+
+    A subclass is derived from the inner class after this one, for its fields.
+    """
+
+    wraps: ClassVar[type[ServerMethod]]
+    """The inner class."""
+
+    @property
+    def inner(self) -> ServerMethod:  # type: ignore[override]
+        """The inner method: made anew, for a method keeps nothing; without its constructor, which takes a while."""
+        made = object.__new__(self.wraps)
+        settings: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self.wraps)}  # type: ignore[arg-type]
+        vars(made).update(settings)
+        return made
+
+
+@register("fedper", family="personalisation", paper="Arivazhagan et al., 2019", declaration=".layers:FEDPER")
+@dataclass(frozen=True)
+class FedPer(Named, FedAvg):
+    """FedAvg on the body; every client has a head of its own.
+
+    Clients train the whole model; the server averages all layers but the personal ones, which never leave a client.
+    """
+
+    wraps = FedAvg
+
+
+@register("lg-fedavg", family="personalisation", paper="Liang et al., 2020", declaration=".layers:LG_FEDAVG")
+@dataclass(frozen=True)
+class LGFedAvg(Named, FedAvg):
+    """FedAvg on the head; every client has features of its own.
+
+    The other way round than FedPer: the layers that find features are personal, the last one is shared. Messages are
+    small.
+    """
+
+    wraps = FedAvg
+
+    layers: str | Sequence[str] = field(default="body", kw_only=True)
+    weighting: Weighting = field(default="uniform", kw_only=True)
+
+
+@register("fedper-maml", family="personalisation", paper="Chen et al., 2018", declaration=".layers:FEDPER_MAML")
+@dataclass(frozen=True)
+class FedPerMAML(Named, FedMetaMAML):  # type: ignore[override]
+    """FedMeta(MAML) with a head of each client's own.
+
+    The common body and each client's own head are a start from which a step on few rows does well.
+    """
+
+    wraps = FedMetaMAML
+
+
+@register("fedper-metasgd", family="personalisation", paper="Chen et al., 2018", declaration=".layers:FEDPER_METASGD")
+@dataclass(frozen=True)
+class FedPerMetaSGD(Named, FedMetaSGD):  # type: ignore[override]
+    """FedMeta(Meta-SGD) with a head of each client's own.
+
+    The step sizes of the personal layers are personal too.
+    """
+
+    wraps = FedMetaSGD
+
+
+@register("fedper-avgmeta", family="personalisation", paper="Chen et al., 2018", declaration=".layers:FEDPER_AVGMETA")
+@dataclass(frozen=True)
+class FedPerAvgMeta(Named, FedAvgMeta):  # type: ignore[override]
+    """FedPer, evaluated after clients have adapted its model.
+
+    The fair comparison for the two that learn how to adapt.
+    """
+
+    wraps = FedAvgMeta
