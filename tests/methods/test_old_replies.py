@@ -100,7 +100,7 @@ def test_sharing_admm_says_that_it_needs_rounds_and_is_right() -> None:
 
 def test_all_other_methods_can_take_single_replies() -> None:
     refusing = {name for name, entry in REGISTER.items() if entry.cls().needs_rounds is not None}
-    assert refusing == {"sharing-admm", "clustered"}  # the latter for its first step, unless init = "random"
+    assert refusing == {"sharing-admm", "clustered", "l2gd"}  # clustered for its first step, unless init = "random"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_all_other_methods_can_take_single_replies() -> None:
 )
 def test_mixture_admm_bears_old_replies_where_its_penalty_is_large_enough(own: dict[str, Any], finds: bool) -> None:
     known = quadratics(unequal=True)
-    engine = Staggered(known.problem, MixtureADMM(lam=0.8, **own), [1.0, 1.7, 2.3, 5.1, 9.7])
+    engine = Staggered(known.problem, MixtureADMM(lambda_=0.8, **own), [1.0, 1.7, 2.3, 5.1, 9.7])
     engine.run(400)
     x = torch.cat([engine.memories[client]["x"] for client in range(5)])
     assert (float((x - mixture(known, 0.8)).abs().max()) < 1e-4) is finds

@@ -118,8 +118,7 @@ def test_a_stack_of_federations_of_one_steps_as_each_alone_bit_by_bit(name: str)
         data = fedloom.federate("digits", clients=clients)
         problem = fedloom.Problem(data, fedloom.build_model("linear", data))
         ctx = Context(0, 1, one, {}, torch.randn(clients, n), Draw(0), one - 1)
-        first = method.server_init(ctx)
-        stack = {key: value.expand(clients) if value.dim() == 0 else value for key, value in first.items()}
+        stack = _for_each(method.server_init(ctx), clients)
         alone = [method.server_init(replace(ctx, theta0=row)) for row in ctx.theta0]
         width = stack["x"].shape[-1]
         client = problem.client(np.arange(clients))
@@ -127,11 +126,15 @@ def test_a_stack_of_federations_of_one_steps_as_each_alone_bit_by_bit(name: str)
         for t in range(3):
             ctx = replace(ctx, round=t)
             made = {key: torch.randn(clients, width) if value.dim() > 1 else value for key, value in reply.items()}
-            stack = method.server(stack, Replies.alone(made), ctx)
+            stack = _for_each(method.server(stack, Replies.alone(made), ctx), clients)
             for i in range(clients):
                 alone[i] = method.server(alone[i], Replies.alone({key: v[i] for key, v in made.items()}), ctx)
                 for key, value in alone[i].items():
                     assert same_bits(stack[key][i].contiguous(), value.contiguous()), (given, key)
+
+
+def _for_each(state: dict[str, torch.Tensor], clients: int) -> dict[str, torch.Tensor]:
+    return {key: value.expand(clients) if value.dim() == 0 else value for key, value in state.items()}
 
 
 def _first(method: ServerMethod, client: Any, problem: Any) -> tuple[Message, Memory]:

@@ -110,7 +110,7 @@ class PersonalLayers(Wrapper):
             whole, received = self._parts(client).whole(sent, home), self._received(client, inbox, own)
             kept = self.inner.settle(client, kept, whole, received)
         after = self.inner.server(own, Replies.alone({**sent, **home}), _alone(client, client.n.new_zeros(0)))
-        return {**kept, **_under(_OWN, after)}
+        return {**kept, **_under(_OWN, _of_each(client, after))}
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         rest = {key: value for key, value in state.items() if key == _RUNS or key.startswith(_OWN)}
@@ -166,8 +166,7 @@ class PersonalLayers(Wrapper):
             whole = {key: value.shape[-1:] if fits(value, True) else () for key, value in first.items()}
             return {key: value.expand(*lead, *whole[key]) for key, value in first.items()}
         theta = self._parts(client).take(self._drawn(client), True)
-        made = self.inner.server_init(_alone(client, theta.expand(*lead, -1)))
-        return {key: value.expand(lead) if value.dim() == 0 else value for key, value in made.items()}
+        return _of_each(client, self.inner.server_init(_alone(client, theta.expand(*lead, -1))))
 
     def _drawn(self, client: Client) -> Vector:
         """The initial models from which the personal parts are taken: one for all, or one for each client."""
@@ -183,6 +182,11 @@ def _alone(client: Client, theta0: Vector) -> Context:
     """What the server of a federation of one knows; of a stack, that of each."""
     one = torch.ones(1, dtype=torch.int64)
     return Context(client.round, 1, one, client.problem.model.slices, theta0, client.draw, one - 1)
+
+
+def _of_each(client: Client, state: State) -> State:
+    """A state of federations of one, in which a number that is the same for all is there for each."""
+    return {key: value.expand(client.n.shape[:-1]) if value.dim() == 0 else value for key, value in state.items()}
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
