@@ -270,11 +270,7 @@ _ADAPTS = {"alpha": 0.1, "adapt_steps": 1, "adapt_batch": None, "adapt_optimiser
 _SCAFFOLD = Scaffold(lr=0.2, batch=5, server_lr="exponential:1.0:0.8")
 GONE = "it is gone once a reply was accepted, and is made anew with every reply"
 EXCUSED = {
-    **{
-        f"memory home {key}: {how}": GONE
-        for key in ("dx", "dc")
-        for how in ("not kept", "the neighbour's", "settled though lost")
-    },
+    **{f"memory home dx: {how}": GONE for how in ("not kept", "the neighbour's", "settled though lost")},
     "memory: moved by what was computed": "clients remember nothing that travels, so that nothing of it was coarsened",
     "done: never": "the inner method never says that it is done",
 }
@@ -316,7 +312,7 @@ PERSONAL = Declaration(
     ),
     BATCHES,
     _FULL,
-    equivalent=_PLAIN,
+    equivalent={**_PLAIN, **{key.replace("dx", "dc"): why for key, why in _PLAIN.items() if "dx" in key}},
 )
 FEDPER_MAML = Declaration(
     (*meta_learning({}), Defaults(_META)), SMALL, _FULL, divisible=False, equivalent=_META_EXCUSED
