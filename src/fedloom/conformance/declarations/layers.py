@@ -267,6 +267,7 @@ _FULL = {"start": "common"}
 
 _META = {**FEDMETA_DEFAULTS, "evaluates": "adapted", "layers": "head", "start": "own"}
 _ADAPTS = {"alpha": 0.1, "adapt_steps": 1, "adapt_batch": None, "adapt_optimiser": "sgd"}
+_SCAFFOLD = Scaffold(lr=0.2, batch=5, server_lr="exponential:1.0:0.8")
 GONE = "it is gone once a reply was accepted, and is made anew with every reply"
 EXCUSED = {
     **{f"memory home dx: {how}": GONE for how in ("not kept", "the neighbour's", "settled though lost")},
@@ -306,12 +307,12 @@ PERSONAL = Declaration(
     (
         *averaging("head", "body", "3.", "1.", "uniform"),
         alone,
-        Federations("another method inside", {"inner": Scaffold(lr=0.2, batch=5)}),
+        Federations("another method inside", {"inner": _SCAFFOLD}, stands=("lost",)),
         Defaults({**_AT_HOME, "layers": "head", "inner": FedAvg()}),
     ),
     BATCHES,
     _FULL,
-    equivalent=_PLAIN,
+    equivalent={**_PLAIN, **{key.replace("dx", "dc"): why for key, why in _PLAIN.items() if "dx" in key}},
 )
 FEDPER_MAML = Declaration(
     (*meta_learning({}), Defaults(_META)), SMALL, _FULL, divisible=False, equivalent=_META_EXCUSED
