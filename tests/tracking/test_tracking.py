@@ -251,7 +251,7 @@ def test_after_a_kill_tensorboard_has_every_step_once(tmp_path: Path) -> None:
     data = fedloom.federate("diabetes", clients=3)
     problem = fedloom.Problem(data, fedloom.build_model("linear", data))
     fedloom.train(problem, "fedavg", rounds=8, executor="serial", out=out, resume=True, callbacks=["tensorboard"])
-    assert scalars(out / "tensorboard", "wall_seconds")[0] == list(range(9))
+    assert sorted(scalars(out / "tensorboard", "wall_seconds")[0]) == list(range(9))  # two files of one second
 
 
 def test_mlflow_has_metrics_settings_and_artifacts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

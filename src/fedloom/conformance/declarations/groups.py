@@ -173,7 +173,7 @@ CLUSTERED = Declaration(
             80,
             1e-10,
         ),
-        Limit("… with moves as parts of all", planted, of_group(2), {**_STEP, "average": "gradients"}, 120, 1e-10),
+        Limit("… also by moves as parts of all", planted, of_group(2), {**_STEP, "average": "gradients"}, 120, 1e-10),
         Invariant("the number of groups is found: three", _problem(3), unlike(3), {**_STEP, "groups": None}, 3, 1e-12),
         Invariant(
             "… or one, of clients alike", lambda: alike(9).problem, unlike(1), {**_STEP, "groups": None}, 3, 1e-12

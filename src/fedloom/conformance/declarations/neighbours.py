@@ -145,7 +145,7 @@ FEDU = Declaration(
         _course("… pulled along", _ALONG, stands=WHO_ANSWERS),
         _course("… on a graph that is given", {"graph": _CHAIN}, stands=WHO_ANSWERS),
         _course("… on that of the nearest", _NEAREST, stands=("sampled", "lost")),
-        _course("… with weights of its own", {**_NEAREST, "neighbours": 3, "edge_weight": 0.1}),
+        _course("… of three, with weights of its own", {**_NEAREST, "neighbours": 3, "edge_weight": 0.1}),
         Same(
             "without edges every client is alone",
             unequal_problem,
