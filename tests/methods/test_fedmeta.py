@@ -24,6 +24,7 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
 from fedloom.methods import REGISTER, FedAvgMeta, FedMetaMAML, FedMetaSGD, Method, PerFedAvg
+from fedloom.methods.method import Wish
 from problems import make_problem, run, start
 
 F64 = torch.float64
@@ -35,9 +36,7 @@ def own_adaptation(problem: Problem, method: Method, rounds: int = 3, **wish: An
     """The run, and what its method makes of the model for the clients."""
     engine = run(problem, method, rounds, evaluations=())
     client = problem.client(np.arange(5), Draw(0, rounds))
-    wish = {"lr": None, "steps": None, **wish}
-    theta = method.model(engine.state)
-    return engine, method.adapt(client, engine.state, {}, theta, wish["lr"], wish["steps"], "support")
+    return engine, method.adapt(client, engine.state, {}, method.model(engine.state), Wish(**wish))
 
 
 def test_maml_adapts_by_its_own_inner_steps_unless_the_user_says_otherwise() -> None:
@@ -68,7 +67,7 @@ def test_step_sizes_that_are_not_learnt_stay_where_they_are_whatever_the_channel
     theta, alpha = method.parted(engine.state["x"])
     torch.testing.assert_close(alpha, torch.full_like(theta, 0.2), rtol=0, atol=0)
     client = problem.client(np.arange(5))
-    found = method.adapt(client, engine.state, {}, theta, None, None, "support")
+    found = method.adapt(client, engine.state, {}, theta, Wish())
     torch.testing.assert_close(found, theta - 0.2 * client.grad(theta, "support"))
 
 
@@ -93,7 +92,7 @@ def test_meta_methods_are_judged_after_adaptation_on_rows_that_nobody_trained_on
     evaluations = [Evaluation(), Evaluation("target", on="target"), Evaluation("plain", model="global")]
     done = train(problem, method, rounds=2, evaluate=evaluations)
     client = problem.client(data.with_role(TARGET).numpy())
-    theta = method.adapt(client, done.state, {}, done.theta, None, None, "support")
+    theta = method.adapt(client, done.state, {}, done.theta, Wish())
     loss, rows = client.loss(theta, "query"), torch.from_numpy(client.sizes("query"))
     expected = float((loss * rows / rows.sum()).sum())
     assert done.history[-1]["evaluations"]["target"]["loss"]["weighted"] == pytest.approx(expected, rel=1e-5)

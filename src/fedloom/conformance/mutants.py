@@ -462,9 +462,10 @@ def _first_model(cls: type[Any]) -> dict[str, Any]:
 def _adapting(wish: Callable[[Any, Any], tuple[Any, Any]]) -> Change:
     """The step size and the number of steps that are asked for are others."""
 
-    def adapt(self: Method, sound: Function, client: Client, state: State, memory: Memory, *asked: Any) -> Any:
-        theta, lr, steps, split = asked
-        return sound(self, client, state, memory, theta, *wish(lr, steps), split)
+    def adapt(self: Method, sound: Function, client: Client, state: State, memory: Memory, *others: Any) -> Any:
+        theta, asked = others
+        lr, steps = wish(asked.lr, asked.steps)
+        return sound(self, client, state, memory, theta, replace(asked, lr=lr, steps=steps))
 
     return _around(("adapt",), adapt)
 

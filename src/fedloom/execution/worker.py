@@ -16,7 +16,7 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ints, Window
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import WEIGHT, weighted
-from fedloom.methods.method import Method, ServerMethod
+from fedloom.methods.method import Method, ServerMethod, Wish
 from fedloom.types import Memory, Message, State, Vector
 
 _EVALUATION_NUMBERS = 16_000_000  # numbers of x that one forward pass of an evaluation reads at a time
@@ -162,7 +162,7 @@ class Worker:
         if work.model != "adapted":
             return theta
         split = work.adapt_split or "support"
-        return method.adapt(client, shared, memory, theta, work.adapt_lr, work.adapt_steps, split)
+        return method.adapt(client, shared, memory, theta, Wish(work.adapt_lr, work.adapt_steps, split))
 
     def measure(self, shared: Message, work: Measure) -> Measured:
         """What the method wants measured on each client of the stack."""

@@ -13,7 +13,7 @@ from fedloom.federation.client import Client
 from fedloom.federation.data import SOURCE
 from fedloom.federation.meta import Order
 from fedloom.federation.problem import Problem
-from fedloom.methods.method import ServerMethod
+from fedloom.methods.method import ServerMethod, Wish
 from fedloom.search import Search
 from fedloom.types import Memory, Message, Positive, State, Vector
 
@@ -27,17 +27,8 @@ class Adapting(ServerMethod):
     alpha: Annotated[Positive, Search(1e-3, 1.0, log=True)] = 0.1
     """α, the step size of a client that adapts the model to its support rows, in training and after it."""
 
-    def adapt(
-        self,
-        client: Client,
-        state: State,
-        memory: Memory,
-        theta: Vector,
-        lr: float | None,
-        steps: int | None,
-        split: str,
-    ) -> Vector:
-        return client.sgd(theta, lr or self.alpha, None, steps=steps or 1, split=split)[0]
+    def adapt(self, client: Client, state: State, memory: Memory, theta: Vector, wish: Wish) -> Vector:
+        return client.sgd(theta, wish.lr or self.alpha, None, steps=wish.steps or 1, split=wish.split)[0]
 
 
 @dataclass(frozen=True)

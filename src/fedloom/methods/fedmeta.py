@@ -25,7 +25,7 @@ from fedloom.federation.replies import Replies
 from fedloom.federation.schedules import LocalRate, rate_at
 from fedloom.federation.server_optimisers import ServerChoice
 from fedloom.methods.adapting import Adapting, MetaLearning
-from fedloom.methods.method import Context
+from fedloom.methods.method import Context, Wish
 from fedloom.methods.register import register
 from fedloom.methods.training import ClientTraining, Weighted
 from fedloom.types import Count, Memory, Message, Positive, State, Vector
@@ -99,18 +99,9 @@ class FedMeta(ServerChoice, MetaLearning):
     def model(self, state: State) -> Vector:
         return self.parted(state["x"])[0]
 
-    def adapt(
-        self,
-        client: Client,
-        state: State,
-        memory: Memory,
-        theta: Vector,
-        lr: float | None,
-        steps: int | None,
-        split: str,
-    ) -> Vector:
-        alpha = self.parted(state["x"])[1] if lr is None else lr
-        return client.adapt(theta, alpha, split, steps or self.inner_steps, self.batch)
+    def adapt(self, client: Client, state: State, memory: Memory, theta: Vector, wish: Wish) -> Vector:
+        alpha = self.parted(state["x"])[1] if wish.lr is None else wish.lr
+        return client.adapt(theta, alpha, wish.split, wish.steps or self.inner_steps, self.batch)
 
     def whole_gradient(self, client: Client, x: Vector) -> Vector:
         return client.meta_grad(*self.parted(x), Meta(steps=self.inner_steps))[0]
@@ -184,15 +175,6 @@ class FedAvgMeta(Adapting, Weighted, ClientTraining):
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         return {"x": state["x"] + replies.mean("dx")}
 
-    def adapt(
-        self,
-        client: Client,
-        state: State,
-        memory: Memory,
-        theta: Vector,
-        lr: float | None,
-        steps: int | None,
-        split: str,
-    ) -> Vector:
-        rule, passes = local_optimiser(self.adapt_optimiser), steps or self.adapt_steps
-        return client.sgd(theta, lr or self.alpha, self.adapt_batch, passes, optimiser=rule, split=split)[0]
+    def adapt(self, client: Client, state: State, memory: Memory, theta: Vector, wish: Wish) -> Vector:
+        rule, passes = local_optimiser(self.adapt_optimiser), wish.steps or self.adapt_steps
+        return client.sgd(theta, wish.lr or self.alpha, self.adapt_batch, passes, optimiser=rule, split=wish.split)[0]

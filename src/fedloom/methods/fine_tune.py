@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 from fedloom.federation.client import Client
 from fedloom.federation.optimisers import local_optimiser
 from fedloom.federation.replies import Replies
-from fedloom.methods.method import Context
+from fedloom.methods.method import Context, Wish
 from fedloom.methods.register import register
 from fedloom.methods.training import ClientTraining, Weighted
 from fedloom.search import Search
@@ -40,15 +40,7 @@ class FineTune(Weighted, ClientTraining):
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         return {"x": state["x"] + replies.mean("dx")}  # FedAvg
 
-    def adapt(
-        self,
-        client: Client,
-        state: State,
-        memory: Memory,
-        theta: Vector,
-        lr: float | None,
-        steps: int | None,
-        split: str,
-    ) -> Vector:
-        size, rule = lr or self.personal_lr or self.rate(client), local_optimiser(self.optimiser)
-        return client.sgd(theta, size, self.batch, steps or self.personal_epochs, optimiser=rule, split=split)[0]
+    def adapt(self, client: Client, state: State, memory: Memory, theta: Vector, wish: Wish) -> Vector:
+        size, rule = wish.lr or self.personal_lr or self.rate(client), local_optimiser(self.optimiser)
+        passes = wish.steps or self.personal_epochs
+        return client.sgd(theta, size, self.batch, passes, optimiser=rule, split=wish.split)[0]

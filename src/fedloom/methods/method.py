@@ -54,6 +54,18 @@ class Context:
     """The labels of the training rows, where the clients hold features and the server holds the labels."""
 
 
+@dataclass(frozen=True)
+class Wish:
+    """How the user wants a client to adapt a model; None: as the method itself would."""
+
+    lr: float | None = None
+    """The step size."""
+    steps: int | None = None
+    """How many steps, or passes over the rows, where the method counts these."""
+    split: str = "support"
+    """The rows that the client adapts to."""
+
+
 class Method(ABC):
     """A federated method, written for one client: what methods with a server and methods of nodes have in common.
 
@@ -183,22 +195,10 @@ class Method(ABC):
         """The model that this client would use."""
         raise NotImplementedError(f"{type(self).__name__} has no models of single clients")
 
-    def adapt(
-        self,
-        client: Client,
-        state: State,
-        memory: Memory,
-        theta: Vector,
-        lr: float | None,
-        steps: int | None,
-        split: str,
-    ) -> Vector:
+    def adapt(self, client: Client, state: State, memory: Memory, theta: Vector, wish: Wish) -> Vector:
         """How a client fits ``theta``, its ``personal`` model, to its own few rows before using it. Default: full
-        gradient steps.
-
-        ``lr`` and ``steps`` are the user's wish; None is the method's own choice, by default one step of 0.01.
-        """
-        return client.sgd(theta, lr or 0.01, None, steps=steps or 1, split=split)[0]
+        gradient steps, where the user has no wish one of 0.01."""
+        return client.sgd(theta, wish.lr or 0.01, None, steps=wish.steps or 1, split=wish.split)[0]
 
     def measure(self, client: Client, received: Message, memory: Memory) -> dict[str, Tensor]:
         """What only clients can measure, one number or one vector a client; summed for ``report``. Default: nothing."""

@@ -25,7 +25,7 @@ from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies, Weighting
 from fedloom.methods.fedavg import FedAvg
 from fedloom.methods.fedmeta import FedAvgMeta, FedMetaMAML, FedMetaSGD
-from fedloom.methods.method import Context, Product, ServerMethod
+from fedloom.methods.method import Context, Product, ServerMethod, Wish
 from fedloom.methods.register import register
 from fedloom.methods.wrapper import Wrapper
 from fedloom.types import Memory, Message, State, Vector
@@ -122,18 +122,9 @@ class PersonalLayers(Wrapper):
     def personal(self, client: Client, state: State, memory: Memory) -> Vector:
         return self.inner.personal(client, self._state(client, state, memory), _shared(memory))
 
-    def adapt(
-        self,
-        client: Client,
-        state: State,
-        memory: Memory,
-        theta: Vector,
-        lr: float | None,
-        steps: int | None,
-        split: str,
-    ) -> Vector:
+    def adapt(self, client: Client, state: State, memory: Memory, theta: Vector, wish: Wish) -> Vector:
         whole = self._state(client, state, memory)
-        return self.inner.adapt(client, whole, _shared(memory), theta, lr, steps, split)
+        return self.inner.adapt(client, whole, _shared(memory), theta, wish)
 
     def measure(self, client: Client, received: Message, memory: Memory) -> dict[str, Tensor]:
         """What the inner method measures, without the personal coordinates: these stay at home."""

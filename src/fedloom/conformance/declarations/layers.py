@@ -36,7 +36,7 @@ from fedloom.federation.model import of_each
 from fedloom.federation.problem import Problem, fresh_model
 from fedloom.federation.randomness import Draw
 from fedloom.methods import FedAvg, Local, Scaffold
-from fedloom.methods.method import ServerMethod
+from fedloom.methods.method import ServerMethod, Wish
 from fedloom.types import Memory, State, Vector
 
 
@@ -113,14 +113,14 @@ class ByHand:
         models = method.personal(stack, walk.state, memory)
         received = method.broadcast(walk.state, who)
         measured, sums = method.measure(stack, received, memory), dict[str, Tensor]()
-        wishes = ((None, None), (0.23, None), (None, 3))
-        adapted = [method.adapt(stack, walk.state, memory, models, *wish, "support") for wish in wishes]
+        wishes = (Wish(), Wish(0.23), Wish(steps=3))
+        adapted = [method.adapt(stack, walk.state, memory, models, wish) for wish in wishes]
         for at, i in enumerate(ids):
             client, state, own = walk.problem.client(i, draw), self.whole(i), self._row(i)
             theta = self.inner.personal(client, state, own)
             found.append(apart(models[at], theta))
             found += [
-                apart(some[at], self.inner.adapt(client, state, own, theta, *wish, "support"))
+                apart(some[at], self.inner.adapt(client, state, own, theta, wish))
                 for wish, some in zip(wishes, adapted, strict=True)
             ]
             said = self.inner.measure(client, self.inner.broadcast(state, who[at : at + 1]), own)
