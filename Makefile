@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: install browser demo test lint pytest fuzz mutants bench docs clean
+.PHONY: install browser demo test lint pytest fuzz mutants hostile bench docs clean
 
 install: $(STAMP)
 
@@ -46,6 +46,10 @@ fuzz: install
 # Every method with one fault after the other: each must fail a check of the conformance kit.
 mutants: install
 	OMP_NUM_THREADS=1 $(BIN)/fedloom check --mutants
+
+# A fleet of real nodes, of which two are hostile in every way that the tests know: some minutes.
+hostile: install
+	$(BIN)/python tests/deploy/hostile_fleet.py
 
 bench: install
 	$(BIN)/python -m benchmarks

@@ -355,13 +355,13 @@ def test_a_full_disk_leaves_the_old_page_and_no_litter(make_run, tmp_path, monke
     assert [path.name for path in out.parent.iterdir()] == ["r.html"]
 
 
-def browse(page: Path, profile: Path) -> tuple[str, list[str]]:
+def browse(page: Path, profile: Path, *more: str) -> tuple[str, list[str]]:
     """The page's elements after its scripts ran, and what the browser had to say about it."""
     flags = (
         "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
         "--disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=2000 --dump-dom"
     )
-    command = [str(BROWSER), *flags.split(), f"--user-data-dir={profile}", page.as_uri()]
+    command = [str(BROWSER), *flags.split(), *more, f"--user-data-dir={profile}", page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
@@ -379,6 +379,27 @@ def test_a_browser_draws_every_chart_without_complaint(report, page, tmp_path):
     swatches = [each for _, each in drawn.tags if "data-colour" in each]
     assert len(swatches) == 3
     assert all("background-color" in each["style"] for each in swatches)
+
+
+FRAMES = """<!doctype html><body>{frames}<script>
+addEventListener("load", () => setTimeout(() => {{
+  const widths = [...document.querySelectorAll("iframe")].map((frame) =>
+    [frame.clientWidth, frame.contentDocument.documentElement.scrollWidth].join(" "));
+  document.body.dataset.widths = widths.join(", ");
+}}, 500));
+</script>"""
+
+
+@in_browser
+def test_no_page_is_wider_than_its_screen(report, schedules, tmp_path):
+    wanted = [(page, width) for page in (report, schedules) for width in (390, 1280, 1920)]
+    frames = [f'<iframe src="{page.as_uri()}" style="width:{width}px"></iframe>' for page, width in wanted]
+    (tmp_path / "frames.html").write_text(FRAMES.format(frames="".join(frames)))
+    flags = ("--allow-file-access-from-files", "--hide-scrollbars")
+    dom, _ = browse(tmp_path / "frames.html", tmp_path / "profile", *flags)
+    found = re.search('data-widths="([^"]*)"', dom)
+    assert found is not None
+    assert found[1] == ", ".join(f"{width} {width}" for _, width in wanted)
 
 
 @in_browser
