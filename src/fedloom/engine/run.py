@@ -20,6 +20,7 @@ from fedloom.capacity import ALLOCATION
 from fedloom.channel import Channel
 from fedloom.data import describe
 from fedloom.engine.arrivals import Arrivals
+from fedloom.engine.beside import global_beside, per_client
 from fedloom.engine.decision import Decision, decide, notes_on
 from fedloom.engine.engine import Clocks, Engine
 from fedloom.engine.evaluation import VALIDATION, Evaluation, Verdict, headline_value, watched
@@ -67,7 +68,6 @@ Progress = Callable[[Row, int], None]
 Spread = dict[str, dict[str, float]]
 """Each metric by its statistics over clients."""
 
-_PER_CLIENT_MOST = 10_000
 _RISEN = 10.0  # times the first loss: no run that learns ends there
 
 
@@ -784,9 +784,10 @@ class _Walk:
             told = {"round": self.best.round, "metric": self.metric, "value": self.best.value}
             kept = self.best.state is not None or self.best.round == engine.clocks.round
             summary["best"] = {**told, "split": self.watched.evaluated, "kept": kept}
-        if self.verdict is not None and len(self.verdict.clients) <= _PER_CLIENT_MOST:
-            values = {name: value.tolist() for name, value in self.verdict.values.items()}
-            summary["per_client"] = {"clients": self.verdict.clients.tolist(), **values}
+        if self.verdict is not None and (each := per_client(self.verdict)) is not None:
+            summary["per_client"] = each
+        if self.verdict is not None and not self.run.blind and (beside := global_beside(evaluator)) is not None:
+            summary["global"] = beside
         if self.forced:
             summary["forced"] = self.forced
         if self.folder is not None and self.seal is not None:
