@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from fedloom.report.folds import out_of_fold
+from fedloom.report.gain import Gain, by_run, told
 from fedloom.report.groups import (
     Group,
     Target,
@@ -23,7 +24,19 @@ from fedloom.report.groups import (
 )
 from fedloom.report.kinds import MEASURES, is_sequence, is_vertical
 from fedloom.report.runs import RunRecord
-from fedloom.report.words import MISSING, Kind, counted, lower_first, name_text, plain, sized, spread_text, text, timed
+from fedloom.report.words import (
+    MISSING,
+    Kind,
+    counted,
+    lower_first,
+    name_text,
+    plain,
+    shared,
+    sized,
+    spread_text,
+    text,
+    timed,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -106,6 +119,7 @@ def columns(groups: Sequence[Group], target: Target | None = None) -> list[Colum
             read = partial(RunRecord.final, metric=name, statistic=statistic)
             column = Column(f"{name}_{statistic}", "clients", title, read, plain, better)
             found += [column] * (not alone and any(group.known(read) for group in groups))
+    found += _gain_columns(groups)
     if target is not None:
         found += _target_columns(target)
     found.append(Column("rounds", "cost", "Rounds", lambda run: run.rounds, counted))
@@ -199,6 +213,7 @@ class Results:
         shown = [found[at] for at in kept]
         goal = next((column.goal for column in shown if column.goal), "")
         names = {"quality": "Quality", "clients": "Over clients", "target": f"To {goal}", "cost": "Cost"}
+        names["gain"] = "Gain of clients' own models"
         headings = [(names[key], len(list(some))) for key, some in groupby(shown, lambda column: column.heading)]
         lines = [[line[at] for at in kept] for line in cells(groups, target)]
         return Results(headings, shown, list(zip(groups, lines, strict=True)))
@@ -216,7 +231,7 @@ class Results:
 
 def _matters(column: Column, groups: Sequence[Group]) -> bool:
     """Whether a page shows a column: parties that predict together do not differ; tasks are shown by their matrix."""
-    if column.heading == "clients":
+    if column.heading in ("clients", "gain"):
         return not is_vertical(groups) and not is_sequence(groups)
     return column.heading != "quality" or not is_sequence(groups) or column.key.startswith(MEASURES)
 
@@ -234,6 +249,28 @@ def _target_columns(target: Target) -> list[Column]:
         Column(f"{key}_to_target", "target", key.capitalize(), cost(key), kind, "down", goal)
         for key, kind in kinds.items()
     ]
+
+
+def _gain_columns(groups: Sequence[Group]) -> list[Column]:
+    """What clients gain by models of their own over the model of all and over being alone, and the share that loses."""
+    found: dict[str, list[Gain]] = {}
+    for gain in told(groups):
+        found.setdefault("local" if gain.key == "local" else "global", []).append(gain)
+    columns = []
+    for key, some in found.items():
+        by = {at: both for gain in some for at, both in by_run(gain).items()}
+        names = {gain.beside.label for gain in some}
+        name = names.pop() if len(names) == 1 and {gain.key for gain in some} != {"server"} else f"the {key} model"
+        mean, share = (partial(_of_run, {at: both[which] for at, both in by.items()}) for which in (0, 1))
+        columns += [
+            Column(f"gain_over_{key}", "gain", f"Gain over {name}", mean, plain, "up"),
+            Column(f"worse_than_{key}", "gain", f"Clients worse than with {name}", share, shared, "down"),
+        ]
+    return columns
+
+
+def _of_run(by: Mapping[int, float], run: RunRecord) -> float | None:
+    return by.get(id(run))
 
 
 def _cell(column: Column, group: Group) -> Cell:
@@ -262,7 +299,7 @@ def _make_way(shown: list[tuple[Cell, ...]], width: float) -> list[str]:
         heading = _two_lines(line[0].column.full_title).split("\n")
         return 2 + max(map(len, [*heading, *(cell.text for cell in line)]))
 
-    rank = ["quality", "target", "clients", "cost"]
+    rank = ["quality", "target", "clients", "gain", "cost"]
     expendable = sorted(shown[1:], key=lambda line: rank.index(line[0].column.heading))
     left_out: list[str] = []
     while expendable and sum(map(needs, shown)) > width:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fedloom.report.folds import pooled_text
+from fedloom.report.gain import gain_text, is_personal
 from fedloom.report.groups import (
     ALONE,
     Group,
@@ -25,11 +26,11 @@ from fedloom.report.words import lower_first, name_text, plain, plural, text
 
 
 def verdict(groups: Sequence[Group]) -> list[str]:
-    """The sentences: who is best, and what the folds of a cross-validation come to together."""
-    return [*_contest(groups), *pooled_text(groups)]
+    """The sentences: who is best, what the folds of a cross-validation come to, what clients gain by own models."""
+    return [*contest(groups), *pooled_text(groups), *gain_text(groups)]
 
 
-def _contest(groups: Sequence[Group]) -> list[str]:
+def contest(groups: Sequence[Group]) -> list[str]:
     """Who is best; nothing where there is nothing to choose between, or nobody knows which way is better.
 
     Only what was judged on the same data and rows is compared: the most that there are.
@@ -60,7 +61,7 @@ def _contest(groups: Sequence[Group]) -> list[str]:
     said = [_first(best, second, metric, means, pair), *_intervals(pair)]
     said += _for_whom(pair, second.label)
     alone = next((group for group in usable[2:] if group.runs[0].method == ALONE), None)
-    if alone is not None:
+    if alone is not None and not is_personal(best):  # of models of clients' own their gain says it
         said += _for_whom(Pair.of(best, alone, metric), f"{alone.label}, where each is alone")
     for bound in filter(is_bound, ranked):
         gap = sign * ((means[bound.label] or 0.0) - (means[best.label] or 0.0))
