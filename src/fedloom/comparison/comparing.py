@@ -61,7 +61,7 @@ class Compared:
 
     def plot(
         self,
-        kind: Literal["curves", "clients", "participation", "fleet", "tasks"] = "curves",
+        kind: Literal["curves", "clients", "gain", "participation", "fleet", "tasks"] = "curves",
         metric: str | None = None,
         **how: Any,
     ) -> Figure:

@@ -21,6 +21,7 @@ from fedloom.channel import Channel
 from fedloom.data import describe
 from fedloom.data.remedies import public_note
 from fedloom.engine.arrivals import Arrivals
+from fedloom.engine.beside import global_beside, per_client
 from fedloom.engine.decision import Decision, decide, notes_on
 from fedloom.engine.engine import Clocks, Engine
 from fedloom.engine.evaluation import VALIDATION, Evaluation, Verdict, headline_value, watched
@@ -68,7 +69,6 @@ Progress = Callable[[Row, int], None]
 Spread = dict[str, dict[str, float]]
 """Each metric by its statistics over clients."""
 
-_PER_CLIENT_MOST = 10_000
 _RISEN = 10.0  # times the first loss: no run that learns ends there
 
 
@@ -143,16 +143,17 @@ class Run:
 
     def plot(
         self,
-        kind: Literal["curves", "clients", "participation", "fleet", "tasks"] = "curves",
+        kind: Literal["curves", "clients", "gain", "participation", "fleet", "tasks"] = "curves",
         metric: str | None = None,
         **how: Any,
     ) -> Figure:
         """The run as a plotly figure, which a notebook shows and ``write_html`` keeps.
 
-        * ``kind``: learning "curves"; the "clients" at the end; what became of replies ("participation"); the "fleet"
-          in simulated time; "tasks" in sequence.
-        * ``metric``: the metric of curves and clients; none: the primary one.
-        * ``how``: of curves what they are drawn against (``x="bytes"``) and the ``statistic``; of others the ``view``.
+        * ``kind``: learning "curves"; the "clients" at the end; what they "gain" by models of their own, a dot each;
+          what became of replies ("participation"); the "fleet" in simulated time; "tasks" in sequence.
+        * ``metric``: the metric of curves, clients and gain; none: the primary one.
+        * ``how``: of curves what they are drawn against (``x="bytes"``) and the ``statistic``; of the gain what it is
+          over (``beside="local"``); of others the ``view``.
         """
         from fedloom.report.notebook import draw, grouped
 
@@ -788,9 +789,10 @@ class _Walk:
             told = {"round": self.best.round, "metric": self.metric, "value": self.best.value}
             kept = self.best.state is not None or self.best.round == engine.clocks.round
             summary["best"] = {**told, "split": self.watched.evaluated, "kept": kept}
-        if self.verdict is not None and len(self.verdict.clients) <= _PER_CLIENT_MOST:
-            values = {name: value.tolist() for name, value in self.verdict.values.items()}
-            summary["per_client"] = {"clients": self.verdict.clients.tolist(), **values}
+        if self.verdict is not None and (each := per_client(self.verdict)) is not None:
+            summary["per_client"] = each
+        if self.verdict is not None and not self.run.blind and (beside := global_beside(evaluator)) is not None:
+            summary["global"] = beside
         if self.forced:
             summary["forced"] = self.forced
         if self.folder is not None and self.seal is not None:

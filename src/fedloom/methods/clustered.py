@@ -40,6 +40,7 @@ class Clustered(Weighted, LocalTraining):
     """
 
     evaluates: ClassVar[Literal["global", "personal"]] = "personal"
+    stand_in = "the model of the largest group"
 
     groups: Annotated[Count | None, Search(2, 6)] = 2
     """k, the number of groups; none: that with the best silhouette of what clients make of the first model, one where

@@ -22,7 +22,7 @@ from fedloom.federation.graphs import Graph, in_words, nearest
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies
 from fedloom.federation.schedules import rate_at
-from fedloom.methods.method import Context
+from fedloom.methods.method import MEAN_OF_MODELS, Context
 from fedloom.methods.register import register
 from fedloom.methods.training import LocalSteps
 from fedloom.search import Search
@@ -46,6 +46,7 @@ class FedU(LocalSteps):
 
     reduce = "each"
     evaluates: ClassVar[Literal["global", "personal"]] = "personal"
+    stand_in = MEAN_OF_MODELS
 
     eta: Annotated[NonNegative, Search(1e-3, 10.0, log=True)] = 0.1
     """η, how much the differences between neighbours count beside the losses; 0: every client alone."""

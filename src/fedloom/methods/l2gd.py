@@ -19,7 +19,7 @@ from fedloom.federation.client import Client
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Reduce, Replies
-from fedloom.methods.method import Context, ServerMethod
+from fedloom.methods.method import MEAN_OF_MODELS, Context, ServerMethod
 from fedloom.methods.register import register
 from fedloom.search import Search
 from fedloom.types import Count, Memory, Message, NonNegative, Positive, State, Vector
@@ -42,6 +42,7 @@ class L2GD(ServerMethod):
     """
 
     evaluates: ClassVar[Literal["global", "personal"]] = "personal"
+    stand_in = MEAN_OF_MODELS
     needs_rounds: ClassVar[str | None] = "its coin is one for all clients of a round"
 
     lambda_: Annotated[NonNegative, Search(1e-3, 10.0, log=True)] = 0.1

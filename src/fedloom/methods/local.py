@@ -25,6 +25,7 @@ class Local(LocalTraining):
 
     coordinatewise = True
     evaluates: ClassVar[Literal["global", "personal"]] = "personal"
+    stand_in = "the initial model"
 
     def client_init(self, client: Client, received: Message) -> Memory:
         return {"x": received["x"].expand(*client.n.shape[:-1], -1)}

@@ -31,6 +31,8 @@ Ints = npt.NDArray[np.int64]
 Layout = Literal["rows", "features", "pooled"]
 Product = Literal["global", "personal", "adapted"]
 ScheduleName = Literal["rounds", "async"]
+MEAN_OF_MODELS = "the mean of the clients' models"
+"""What a server hands out that has no model but those of its clients."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +155,12 @@ class Method(ABC):
     def evaluates(self) -> Product:
         """Which model is the method's product, and so what is evaluated unless the user says otherwise."""
         return "global"
+
+    @property
+    def stand_in(self) -> str:
+        """What is handed out in the place of a model that was trained for all, in words: a mean of clients' models,
+        say. It is then not set beside these as if it were one. Empty: the server's model was trained for all."""
+        return ""
 
     @property
     def adapts_on(self) -> Literal["support", "train"]:
@@ -339,6 +347,11 @@ class NodeMethod(Method):
     def evaluates(self) -> Product:
         """Which model is the method's product: there is none but the nodes' own."""
         return "personal"
+
+    @property
+    def stand_in(self) -> str:
+        """What is handed out in the place of a model for all."""
+        return MEAN_OF_MODELS
 
     @abstractmethod
     def node(self, client: Client, inbox: Message, memory: Memory) -> tuple[Message, Memory]:

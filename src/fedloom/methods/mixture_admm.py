@@ -21,7 +21,7 @@ from fedloom.federation.client import Client
 from fedloom.federation.data import SOURCE
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies
-from fedloom.methods.method import Context
+from fedloom.methods.method import MEAN_OF_MODELS, Context
 from fedloom.methods.register import register
 from fedloom.methods.training import ProximalSteps
 from fedloom.search import Search
@@ -47,6 +47,7 @@ class MixtureADMM(ProximalSteps):
     """
 
     evaluates: ClassVar[Literal["global", "personal"]] = "personal"
+    stand_in = MEAN_OF_MODELS
 
     lambda_: Annotated[Positive, Search(0.01, 10.0, log=True)] = 1.0
     """λ, how strongly the clients' models are held near their mean: near 0 each is alone, large all are the same."""

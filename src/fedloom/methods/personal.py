@@ -46,6 +46,7 @@ class PersonalLayers(Wrapper):
 
     coordinatewise = False  # its server has only a part of the coordinates
     remembers = True
+    stand_in = "the shared layers with the personal ones as they began"
 
     layers: str | Sequence[str] = field(default="head", kw_only=True)
     """The personal layers: "head" or "last" (the last layer), "body" (all others), or names, such as "conv1", and

@@ -27,6 +27,7 @@ SEQUENCES = {
 
 FATES = {"accepted": (0, ""), "late": (4, "/"), "lost": (1, "x"), "dropped": (6, "."), "failed": (3, "+")}
 """What becomes of a reply: its colour, and a pattern for those who do not tell colours apart."""
+_SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x", "star")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
@@ -88,6 +89,12 @@ def line_style(at: int, part: str = "", **line: Any) -> dict[str, Any]:
         "marker": {"size": 5, "color": colour(at)},
         "meta": meta(at, part),
     }
+
+
+def dot_style(at: int, size: int) -> dict[str, Any]:
+    """Colour and shape of the dots number ``at``."""
+    marker = {"size": size, "opacity": 0.7, "color": colour(at), "symbol": _SYMBOLS[at % len(_SYMBOLS)]}
+    return {"mode": "markers", "marker": marker, "meta": meta(at)}
 
 
 def bar_style(at: int, pattern: str = "") -> dict[str, Any]:

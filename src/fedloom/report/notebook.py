@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedloom.errors import ConfigError
+from fedloom.report import gain
 from fedloom.report.continual import task_picture
 from fedloom.report.fleet import fleet_picture
 from fedloom.report.groups import Group, Target, metric_names
@@ -20,7 +21,7 @@ from fedloom.report.words import name_text, plain, plural, text
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-KINDS = ("curves", "clients", "participation", "fleet", "tasks")
+KINDS = ("curves", "clients", "gain", "participation", "fleet", "tasks")
 """What ``plot`` can draw."""
 _STATISTICS = {"weighted": "Mean over rows", "mean": "Mean over clients", "std": "Spread", "worst_tenth": "Worst tenth"}
 _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -29,6 +30,7 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
         "statistic": ("weighted", "mean", "worst_tenth", "std", "min", "max", "pooled"),
     },
     "clients": {"view": ("box", "cumulative", "size")},
+    "gain": {"beside": tuple(gain.BESIDE)},
     "participation": {},
     "fleet": {"view": ("start", "end", "share")},
     "tasks": {"view": ("matrix", "lines")},
@@ -37,6 +39,7 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
 _NOTHING = {
     "curves": "no round was evaluated",
     "clients": "the summary has no values of single clients",
+    "gain": "there are no models of clients' own, or nothing to set them beside",
     "participation": "all replies were accepted all the time",
     "fleet": "no time passed on the fleet",
     "tasks": "it is no sequence of tasks",
@@ -103,12 +106,21 @@ def draw(groups: Sequence[Group], kind: str, metric: str | None, **how: Any) -> 
         figure = learning_curves(groups, metric=metric, **how) if known else None
     elif kind == "clients":
         figure = client_spread(groups, metric, **how) if known else None
+    elif kind == "gain":
+        figure = _gain(groups, metric, **how)
     else:
         one = {"participation": participation_chart, "fleet": fleet_picture, "tasks": task_picture}[kind]
         figure = one(groups[0], **how)
     if figure is None:
         raise ConfigError(f"there is nothing to draw as {kind!r}: {_NOTHING[kind]}")
     return figure
+
+
+def _gain(groups: Sequence[Group], metric: str | None, beside: str | None = None) -> Figure | None:
+    """What clients gain beside one of the models, by default the first that there is."""
+    found = gain.gains(groups, metric)
+    key = beside or next((key for key in gain.BESIDE if any(one.key == key for one in found)), "")
+    return gain.gain_picture([one for one in found if one.key == key])
 
 
 def _record(label: str, run: Any) -> RunRecord:

@@ -10,7 +10,18 @@ import numpy as np
 from fedloom.errors import ConfigError
 from fedloom.report.curves import STATISTICS, ClientValue, Curves, client_values, metric_curves, participation, thin
 from fedloom.report.groups import Group, headline, metric_names
-from fedloom.report.look import FATES, bar_style, canvas, colour, faint, line_style, meta, numbers, plain_text
+from fedloom.report.look import (
+    FATES,
+    bar_style,
+    canvas,
+    colour,
+    dot_style,
+    faint,
+    line_style,
+    meta,
+    numbers,
+    plain_text,
+)
 from fedloom.report.words import name_text
 
 if TYPE_CHECKING:
@@ -18,7 +29,6 @@ if TYPE_CHECKING:
 
 VIEWS = {"box": "each client", "cumulative": "share of clients below", "size": "against the client's size"}
 _MOST_POINTS = 400
-_SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x", "star")
 Samples = list[tuple[str, list[ClientValue]]]
 """The label of each group, and its clients."""
 
@@ -169,10 +179,8 @@ def _by_size(samples: Samples, title: str) -> Figure:
             y=numbers(one.value for one in sample),
             text=[plain_text(one.name) for one in sample],
             name=plain_text(label),
-            mode="markers",
-            marker={"size": 7, "opacity": 0.7, "color": colour(at), "symbol": _SYMBOLS[at % len(_SYMBOLS)]},
             hovertemplate="client %{text}, %{x} rows: %{y:.4g}",
-            meta=meta(at),
+            **dot_style(at, 7),
         )
     sizes = [one.rows for _, sample in samples for one in sample if one.rows]
     wide = bool(sizes) and max(sizes) > 20 * min(sizes)

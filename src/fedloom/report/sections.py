@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fedloom.report import classes, continual, features, fleet, kinds, plots
+from fedloom.report import classes, continual, features, fleet, gain, kinds, plots
 from fedloom.report.charts import Chart, Choice, drawn_curves, drawn_figures
 from fedloom.report.curves import Curves, measure_curves, metric_curves
-from fedloom.report.groups import Group, headline, mean_and_std, metric_names
+from fedloom.report.groups import Group, direction, headline, mean_and_std, metric_names
 from fedloom.report.words import name_text, plain, text
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ class Section:
     heading: str
     charts: tuple[Chart, ...]
     missing: str = ""
+    words: tuple[str, ...] = ()
+    """What is said of them first."""
 
 
 def chart_sections(groups: Sequence[Group]) -> list[Section]:
@@ -33,6 +35,7 @@ def chart_sections(groups: Sequence[Group]) -> list[Section]:
         learning_section(groups),
         _section("arrivals", "Rows that arrive", _arrivals(groups)),
         _section("clients", "Spread over clients", *_over_clients(groups)),
+        _gain(groups),
         _section("classes", "Classes and probabilities", _confusion(groups), _calibration(groups)),
         _section("participation", "Participation", _participation(groups)),
         _section("fleet", "The fleet in time", _fleet(groups)),
@@ -163,6 +166,38 @@ def _clients(groups: Sequence[Group]) -> Chart | None:
         "A good mean with a long tail serves some clients badly.",
         heading="At the end",
     )
+
+
+def _gain(groups: Sequence[Group]) -> Section:
+    """What clients gain by models of their own, in words and as dots; or why that is not known."""
+    chart, lost = _gain_chart(gain.gains(groups)), gain.missing(groups)
+    said = [f"{one.words} {one.figures}" for one in gain.told(groups)]
+    charts = () if chart is None else (chart,)
+    return Section("gain", "Gain of clients' own models", charts, " ".join(lost), (*said, *(lost if said else [])))
+
+
+def _gain_chart(known: Sequence[gain.Gain]) -> Chart | None:
+    """The dots: a reader chooses the method, and what it is set beside."""
+    by = {(one.group.label, one.key): one for one in known}
+    names = {key: {one.beside.label for one in known if one.key == key} for key in gain.BESIDE}
+    besides = {
+        key: f"{words}: {next(iter(names[key]))}" if key != "server" and len(names[key]) == 1 else words
+        for key, words in gain.BESIDE.items()
+    }
+    drawing = drawn_figures(
+        [Choice("group", "Experiment", {label: label for label, _ in by}), Choice("beside", "Beside", besides)],
+        lambda *chosen: gain.gain_picture([by[chosen]] if chosen in by else []),
+    )
+    if drawing is None:
+        return None
+    side = "Below" if direction(known[0].metric) == "down" else "Above"
+    caption = (
+        "A dot is a client, mean over repeats: to the right what it has with the other model, upwards with its own. "
+        f"{side} the dashed line its own model serves it better."
+    )
+    if any(len(one.pair.clients) > gain.MOST_DOTS for one in known):
+        caption += f" Of more than {gain.MOST_DOTS} clients {gain.MOST_DOTS} are drawn, evenly spread by their gain."
+    return Chart("gain", drawing, f"What each client gains by a model of its own. {known[0].words}", caption)
 
 
 def _spread_along(groups: Sequence[Group]) -> Chart | None:

@@ -6,16 +6,18 @@ import math
 from collections.abc import Sequence
 
 from fedloom.report import kinds
-from fedloom.report.groups import Group, direction, mean_and_std, metric_names
+from fedloom.report.folds import pooled_text
+from fedloom.report.gain import best_text
+from fedloom.report.groups import Group, direction, is_bound, mean_and_std, metric_names
 from fedloom.report.runs import evaluations, pick
-from fedloom.report.table import is_bound
-from fedloom.report.verdict import verdict
+from fedloom.report.verdict import contest
 from fedloom.report.words import lower_first, name_text, plain, plural, range_text, spread_text, text
 
 
 def story(groups: Sequence[Group]) -> list[str]:
     """The sentences, the most important first."""
-    return [*(verdict(groups) or _alone(groups)), *kinds.said(groups)]
+    first = [*contest(groups), *pooled_text(groups)] or _alone(groups)
+    return [*first, *best_text(groups), *kinds.said(groups)]
 
 
 def _alone(groups: Sequence[Group]) -> list[str]:

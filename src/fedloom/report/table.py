@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from fedloom.report.folds import out_of_fold
+from fedloom.report.gain import Gain, by_run, told
 from fedloom.report.groups import (
     Group,
     Target,
+    contest_of,
     direction,
     every_run,
     headline,
+    is_bound,
     mean_and_std,
     metric_names,
-    settings,
 )
 from fedloom.report.kinds import MEASURES, is_sequence, is_vertical
 from fedloom.report.runs import RunRecord
-from fedloom.report.words import MISSING, Kind, counted, lower_first, name_text, plain, sized, spread_text, text, timed
+from fedloom.report.words import (
+    MISSING,
+    Kind,
+    counted,
+    lower_first,
+    name_text,
+    plain,
+    shared,
+    sized,
+    spread_text,
+    text,
+    timed,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 NOT_REACHED = "not reached"
-BOUND = "central"
-"""The method that pools all rows: what it reaches is a bound, for who may do that needs no federation."""
 _SPREAD = {"std": "Spread over clients", "worst_tenth": "Worst tenth"}
 _CLOCKS = (
     ("bytes_up", "Bytes up", sized),
@@ -107,6 +119,7 @@ def columns(groups: Sequence[Group], target: Target | None = None) -> list[Colum
             read = partial(RunRecord.final, metric=name, statistic=statistic)
             column = Column(f"{name}_{statistic}", "clients", title, read, plain, better)
             found += [column] * (not alone and any(group.known(read) for group in groups))
+    found += _gain_columns(groups)
     if target is not None:
         found += _target_columns(target)
     found.append(Column("rounds", "cost", "Rounds", lambda run: run.rounds, counted))
@@ -200,6 +213,7 @@ class Results:
         shown = [found[at] for at in kept]
         goal = next((column.goal for column in shown if column.goal), "")
         names = {"quality": "Quality", "clients": "Over clients", "target": f"To {goal}", "cost": "Cost"}
+        names["gain"] = "Gain of clients' own models"
         headings = [(names[key], len(list(some))) for key, some in groupby(shown, lambda column: column.heading)]
         lines = [[line[at] for at in kept] for line in cells(groups, target)]
         return Results(headings, shown, list(zip(groups, lines, strict=True)))
@@ -217,7 +231,7 @@ class Results:
 
 def _matters(column: Column, groups: Sequence[Group]) -> bool:
     """Whether a page shows a column: parties that predict together do not differ; tasks are shown by their matrix."""
-    if column.heading == "clients":
+    if column.heading in ("clients", "gain"):
         return not is_vertical(groups) and not is_sequence(groups)
     return column.heading != "quality" or not is_sequence(groups) or column.key.startswith(MEASURES)
 
@@ -237,22 +251,32 @@ def _target_columns(target: Target) -> list[Column]:
     ]
 
 
+def _gain_columns(groups: Sequence[Group]) -> list[Column]:
+    """What clients gain by models of their own over the model of all and over being alone, and the share that loses."""
+    found: dict[str, list[Gain]] = {}
+    for gain in told(groups):
+        found.setdefault("local" if gain.key == "local" else "global", []).append(gain)
+    columns = []
+    for key, some in found.items():
+        by = {at: both for gain in some for at, both in by_run(gain).items()}
+        names = {gain.beside.label for gain in some}
+        name = names.pop() if len(names) == 1 and {gain.key for gain in some} != {"server"} else f"the {key} model"
+        mean, share = (partial(_of_run, {at: both[which] for at, both in by.items()}) for which in (0, 1))
+        columns += [
+            Column(f"gain_over_{key}", "gain", f"Gain over {name}", mean, plain, "up"),
+            Column(f"worse_than_{key}", "gain", f"Clients worse than with {name}", share, shared, "down"),
+        ]
+    return columns
+
+
+def _of_run(by: Mapping[int, float], run: RunRecord) -> float | None:
+    return by.get(id(run))
+
+
 def _cell(column: Column, group: Group) -> Cell:
     values = group.known(column.read)
     mean, std = mean_and_std(values)
     return Cell(column, mean, std, len(values), len(group.runs))
-
-
-def contest_of(group: Group) -> str:
-    """Groups compete where data and evaluated rows are the same, each with its own model."""
-    flat, told = settings(group.runs[0].config), group.runs[0].judged
-    rows = [(key, str(told.get(key))) for key in ("on", "split")]
-    return repr([*rows, *((key, flat[key]) for key in sorted(flat) if key.partition(".")[0] == "data")])
-
-
-def is_bound(group: Group) -> bool:
-    """Whether it pools all rows: a bound, and nothing that could be chosen."""
-    return group.runs[0].method == BOUND
 
 
 def _best(column: list[Cell], contests: list[str], contest: str, groups: Sequence[Group]) -> str | None:
@@ -275,7 +299,7 @@ def _make_way(shown: list[tuple[Cell, ...]], width: float) -> list[str]:
         heading = _two_lines(line[0].column.full_title).split("\n")
         return 2 + max(map(len, [*heading, *(cell.text for cell in line)]))
 
-    rank = ["quality", "target", "clients", "cost"]
+    rank = ["quality", "target", "clients", "gain", "cost"]
     expendable = sorted(shown[1:], key=lambda line: rank.index(line[0].column.heading))
     left_out: list[str] = []
     while expendable and sum(map(needs, shown)) > width:

@@ -69,6 +69,11 @@ def counted(value: float) -> Scale:
     return Scale(decimals=0 if value == int(value) or abs(value) >= 100 else 1)
 
 
+def shared(value: float) -> Scale:
+    """A share in percent."""
+    return Scale(0.01, 0, "%")
+
+
 def sized(value: float) -> Scale:
     """Bytes in decimal units: 1 kB = 1,000 B."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
