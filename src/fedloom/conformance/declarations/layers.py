@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Limit, Limits, OfRun, Same, accepted, greatest
+from fedloom.conformance.answers import Invariant, Limit, Limits, OfRun, Same, accepted, greatest
 from fedloom.conformance.claims import IDEAL, Claim, Declaration, Finding, Hardship, Subject
 from fedloom.conformance.declarations.common import (
     BATCHES,
     DRIFT,
+    EVERY_HARDSHIP,
     F64,
     ONE_STEP,
     WANDERS,
@@ -28,6 +29,7 @@ from fedloom.conformance.declarations.common import (
     unequal_problem,
     weights,
 )
+from fedloom.conformance.declarations.corrections import control_gap
 from fedloom.conformance.declarations.courses import ROUNDS, TRAINING, Defaults, Passes
 from fedloom.conformance.declarations.meta import FEDMETA_DEFAULTS, SMALL, meta_quadratic
 from fedloom.conformance.drive import Walk, apart, recall, replies_to
@@ -178,6 +180,11 @@ class Federations(OfRun):
             yield hand.off() if hand.own else 0.0
 
 
+def shared_gap(walk: Walk) -> float:
+    """How far the server's c of SCAFFOLD is from the mean of the clients' c_i on the shared coordinates."""
+    return control_gap(walk, ~coordinates(walk.problem, "3."))
+
+
 BIAS = "1.bias"
 
 
@@ -308,11 +315,19 @@ PERSONAL = Declaration(
         *averaging("head", "body", "3.", "1.", "uniform"),
         alone,
         Federations("another method inside", {"inner": _SCAFFOLD}, stands=("lost",)),
+        Invariant(
+            "what SCAFFOLD's clients remember of the shared layers is what the server has seen of it",
+            table,
+            shared_gap,
+            {"inner": _SCAFFOLD},
+            8,
+            stands=EVERY_HARDSHIP,
+        ),
         Defaults({**_AT_HOME, "layers": "head", "inner": FedAvg()}),
     ),
     BATCHES,
     _FULL,
-    equivalent={  # what SCAFFOLD remembers does travel: a quantised claim is to see it moved by what was computed
+    equivalent={  # what SCAFFOLD remembers does travel
         **{key: why for key, why in _PLAIN.items() if key != "memory: moved by what was computed"},
         **{key.replace("dx", "dc"): why for key, why in _PLAIN.items() if "dx" in key},
     },
