@@ -60,11 +60,17 @@ def _global_random_states() -> Iterator[None]:
     torch.set_rng_state(torchs)
 
 
+_KNOWN: set[str] = set()
+"""Modules that no test wrote; there are thousands."""
+
+
 @pytest.fixture(autouse=True)
 def _modules_of_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A module that a test wrote is forgotten with it, for the next one may write another of that name."""
     yield
     base = str(tmp_path_factory.getbasetemp())
-    for name, module in list(sys.modules.items()):
-        if (getattr(module, "__file__", None) or "").startswith(base):
+    for name in sys.modules.keys() - _KNOWN:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(base):
             del sys.modules[name]
+    _KNOWN.clear()
+    _KNOWN.update(sys.modules)
