@@ -20,21 +20,27 @@ settings.register_profile("fedloom", deadline=None, derandomize=True, max_exampl
 settings.load_profile("fedloom")
 
 
-_WAITING = ("test_rehearsal.py", "test_ray.py")
-"""Tests that mostly wait for other processes."""
+_FIRST = (
+    ("test_rehearsal.py",),
+    ("test_ray.py",),
+    ("test_hospitals.py",),
+    ("test_pages.py", "test_long.py", "test_flat.py"),
+)
+"""Files with the longest tests, for one worker each: the first three mostly wait for other processes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A worker begins with the tests of each of these files, and the others meanwhile compute.
+    """Each worker begins with long tests, so that none of these is left when the others have come to an end.
 
-    Every worker begins with an equal part of the list, in its order.
+    Every worker begins with an equal part of the list, in its order, and then takes from the ends of other parts.
     """
-    parts = {name: [item for item in items if item.path.name == name] for name in _WAITING}
-    rest = [item for item in items if item.path.name not in _WAITING]
-    share = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    items[:] = rest
-    for number, part in enumerate(parts.values()):
-        items[number * share : number * share] = part
+    early = [[item for name in names for item in items if item.path.name == name] for names in _FIRST]
+    items[:] = [item for item in items if not any(item.path.name in names for names in _FIRST)]
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    share = (len(items) + sum(map(len, early))) // workers
+    for number, part in enumerate(early):
+        place = number % workers * share
+        items[place:place] = part
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -54,11 +60,17 @@ def _global_random_states() -> Iterator[None]:
     torch.set_rng_state(torchs)
 
 
+_KNOWN: set[str] = set()
+"""Modules that no test wrote; there are thousands."""
+
+
 @pytest.fixture(autouse=True)
 def _modules_of_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A module that a test wrote is forgotten with it, for the next one may write another of that name."""
     yield
     base = str(tmp_path_factory.getbasetemp())
-    for name, module in list(sys.modules.items()):
-        if (getattr(module, "__file__", None) or "").startswith(base):
+    for name in sys.modules.keys() - _KNOWN:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(base):
             del sys.modules[name]
+    _KNOWN.clear()
+    _KNOWN.update(sys.modules)

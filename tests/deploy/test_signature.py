@@ -13,7 +13,8 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedloom.deploy.programs import TokenPlugin, _only_signed
+from fedloom.deploy.control import TokenPlugin
+from fedloom.deploy.programs import _only_signed
 from fedloom.deploy.project import write_app
 from fedloom.deploy.security import Certificates, make_certificates
 from fedloom.deploy.signature import SIGNATURE, check_app, sign_app

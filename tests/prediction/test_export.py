@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,10 +21,14 @@ from fedloom.prediction.export import FORMATS, export
 from hospitals import federation, frame, trained
 
 STANDARD = Scaling("standard", "all")
-ALONE = (
-    "import sys; sys.path.insert(0, {folder!r}); sys.modules['fedloom'] = None\n"
-    "import json, load; rows = json.load(open({rows!r})); print(json.dumps(load.outputs(rows)))\n"
-)
+ALONE = """
+import json, runpy, sys
+sys.modules["fedloom"] = None
+for folder in sys.argv[1:]:
+    load = runpy.run_path(f"{folder}/out/load.py")
+    print(json.dumps(load["outputs"](json.load(open(f"{folder}/rows.json")))))
+"""
+NETWORKS = ("cnn", "lenet", "lstm", "transformer")
 
 
 def predicted(folder: Path, *words: object) -> pd.DataFrame:
@@ -54,22 +59,32 @@ def test_a_folder_predicts_without_fedloom(to: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(found.iloc[:, 1:], expected.iloc[:, 1:], rtol=0, atol=near)
 
 
-@pytest.mark.parametrize("to", ["safetensors", "torchscript", "onnx"])
-@pytest.mark.parametrize("model", ["cnn", "lenet", "lstm", "transformer"])
-def test_networks_of_images_and_windows_agree(model: str, to: str, tmp_path: Path) -> None:
-    shape = (6, 3) if model in ("lstm", "transformer") else (1, 8, 8)
-    x = np.random.default_rng(0).normal(size=(30, *shape))
-    data = fedloom.federate(fedloom.from_arrays(x, np.arange(30) % 3), clients=2)
-    options = {"lstm": {"hidden": 4, "layers": 2, "dense": 3}, "cnn": {"channels": [2, 3], "pool": ["max", "avg"]}}
-    problem, run = trained(data, None, model=model, **options.get(model, {}))
-    export(run.predictor(), tmp_path / "out", to)
-    script = ALONE.format(folder=str(tmp_path / "out"), rows=str(tmp_path / "rows.json"))
-    pd.Series(x.reshape(30, -1).tolist()).to_json(tmp_path / "rows.json", orient="values", double_precision=15)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module", params=["safetensors", "torchscript", "onnx"])
+def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, ...]]:
+    """By network: what one process without fedloom makes of the folders, what the model does, and how near they are."""
+    to, place, expected = request.param, tmp_path_factory.mktemp("exported"), {}
+    for name in NETWORKS:
+        shape = (6, 3) if name in ("lstm", "transformer") else (1, 8, 8)
+        x = np.random.default_rng(0).normal(size=(30, *shape))
+        data = fedloom.federate(fedloom.from_arrays(x, np.arange(30) % 3), clients=2)
+        options = {"lstm": {"hidden": 4, "layers": 2, "dense": 3}, "cnn": {"channels": [2, 3], "pool": ["max", "avg"]}}
+        problem, run = trained(data, None, model=name, **options.get(name, {}))
+        export(run.predictor(), place / name / "out", to)
+        rows = pd.Series(x.reshape(30, -1).tolist())
+        rows.to_json(place / name / "rows.json", orient="values", double_precision=15)
+        with torch.no_grad():
+            expected[name] = problem.model(run.theta, problem.x)
+    command = [sys.executable, "-c", ALONE, *(str(place / name) for name in NETWORKS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    with torch.no_grad():
-        expected = problem.model(run.theta, problem.x)
-    np.testing.assert_allclose(np.array(json.loads(done.stdout)), expected, rtol=0, atol=1e-5 if to == "onnx" else 1e-6)
+    said = zip(NETWORKS, done.stdout.splitlines(), strict=True)
+    return {name: (np.array(json.loads(line)), expected[name], 1e-5 if to == "onnx" else 1e-6) for name, line in said}
+
+
+@pytest.mark.parametrize("model", NETWORKS)
+def test_networks_of_images_and_windows_agree(model: str, outputs: dict[str, tuple[Any, ...]]) -> None:
+    found, expected, near = outputs[model]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=near)
 
 
 def test_targets_come_out_in_their_own_units(tmp_path: Path) -> None:

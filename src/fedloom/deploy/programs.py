@@ -14,28 +14,27 @@ Everything that these programs write is for their owner alone.
 - ``login ADDRESS TOKEN``: lets the ``flwr`` command of this ``FLWR_HOME`` use the control at an address;
 - ``sign FOLDER KEY``: signs the app in a folder with the authority's secret;
 - ``tasks`` and ``app``: started by the others, what Flower calls SuperExec and its task processes.
+
+Every message to a node is a task: where that is safe, they are done in copies of the process that takes them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
 import secrets
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+import traceback
+import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-from flwr.common.constant import ACCESS_TOKEN_KEY, NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
-from flwr.supercore.auth.typing import AccountAuthCredentials, AccountAuthLoginDetails, AccountInfo
-from flwr.superlink.auth_plugin import ControlAuthnPlugin
 
 from fedloom.deploy.security import LOOPBACK, OWNER_ONLY, make_certificates, make_token
 from fedloom.errors import RunError
@@ -44,44 +43,24 @@ PROGRAM = (sys.executable, "-P", "-m", "fedloom.deploy.programs")
 """How these are started; -P, or a file in the folder that they are started in could take the place of a module."""
 _PAUSE = 0.5  # each look for a task costs some milliseconds on both sides
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
-_APPS = {
+_CLIENT = "flwr-clientapp"
+_APPS: dict[str, tuple[str, str | None]] = {
     "flwr-serverapp": ("flwr.superlink.runtime.run_serverapp", "flwr.superlink.cli"),
-    "flwr-clientapp": ("flwr.supernode.runtime.run_clientapp", "flwr.supernode.cli"),
+    _CLIENT: ("flwr.supernode.runtime.run_clientapp", None),
 }
-"""The kinds of tasks that are done: the module of Flower's that installs and runs the app, and where its command is."""
-_Metadata = Sequence[tuple[str, str | bytes]]
+"""The kinds of tasks that are done: the module of Flower's that installs and runs the app, and the command to it.
 
-
-class TokenPlugin(ControlAuthnPlugin):
-    """Flower's account authentication with one account, whose access token is a secret of the SuperLink's owner."""
-
-    def __init__(self, token: str = "") -> None:
-        self.token = token
-
-    def validate_tokens_in_metadata(self, metadata: _Metadata) -> tuple[bool, AccountInfo | None]:
-        """Whether a request has the token, and whose it then is."""
-        given = str(dict(metadata).get(ACCESS_TOKEN_KEY, ""))
-        if not self.token or not hmac.compare_digest(given.encode(), self.token.encode()):
-            return False, None
-        return True, AccountInfo(flwr_aid=NOOP_FLWR_AID, account_name=NOOP_ACCOUNT_NAME)
-
-    def get_login_details(self) -> AccountAuthLoginDetails | None:
-        """Nobody logs in by the network …"""
-        return None
-
-    def get_auth_tokens(self, device_code: str) -> AccountAuthCredentials | None:
-        """… or gets a token there …"""
-        return None
-
-    def refresh_tokens(self, metadata: _Metadata) -> tuple[_Metadata | None, AccountInfo | None]:
-        """… or a newer one: the token is in its file."""
-        return None, None
+The command of a client's app only reads its words, but comes with a whole SuperNode.
+"""
+_AT_HAND = ("fedloom.deploy.resident", "fedloom.deploy.signature", "flwr.cli.config_utils")
 
 
 def superlink(token: str, *options: str) -> None:
     """Flower's SuperLink, whose control asks for the token, and its runtime for a secret."""
     program = import_module("flwr.superlink.cli.flower_superlink")
     from flwr.supercore.address import resolve_bind_address
+
+    from fedloom.deploy.control import TokenPlugin
 
     secret = secrets.token_bytes(32)
     sys.argv = ["flower-superlink", *options, "--isolation", "process"]
@@ -132,18 +111,53 @@ def tasks(address: str, certificates: str, authority: str, parent: str) -> None:
     ):
         while True:
             found = client.AcquireTask(AcquireTaskRequest(supported_task_types=list(_APPS)))
-            if found.token:
+            if found.token and found.task.type == _CLIENT and sys.platform == "linux":
+                _forked(found.token, address, certificates, authority)
+            elif found.token:
                 _handed(found.token.encode(), "app", found.task.type, address, certificates, authority)
             time.sleep(_PAUSE)
 
 
 def app(kind: str, address: str, certificates: str, authority: str, parent: str) -> None:
     """Does one task: runs the app that the task belongs to, if the authority has signed it."""
+    _done(kind, sys.stdin.read(), address, certificates, authority, parent)
+
+
+def _done(kind: str, token: str, address: str, certificates: str, authority: str, parent: str) -> None:
     place, commands = _APPS[kind]
-    _only_signed(import_module(place), Path(authority))
-    sys.argv = [kind, "--runtime-api-address", address, "--token", sys.stdin.read()]  # ours: no other process sees it
+    module = import_module(place)
+    _only_signed(module, Path(authority))
+    if commands is None:
+        module.run_clientapp(address, token, False, Path(certificates).read_bytes(), int(parent))
+        return
+    sys.argv = [kind, "--runtime-api-address", address, "--token", token]  # ours: no other process sees it
     sys.argv += ["--root-certificates", certificates, "--parent-pid", parent]
     getattr(import_module(commands), kind.replace("-", "_"))()
+
+
+def _forked(token: str, *words: str) -> None:
+    """Does the task of a node in a copy of this process, which has Flower at hand: every message is such a task."""
+    for name in (_APPS[_CLIENT][0], *_AT_HAND):
+        import_module(name)
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:  # those that have ended
+            pass
+    parent, code = str(os.getpid()), 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the other thread only waits for the end of the parent
+        if os.fork():
+            return
+    try:
+        _done(_CLIENT, token, *words, parent)
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _only_signed(module: Any, authority: Path) -> None:
@@ -174,6 +188,7 @@ def _only_signed(module: Any, authority: Path) -> None:
 def login(address: str, token: str) -> None:
     """Keeps the token where Flower's command looks for it."""
     from flwr.cli.auth_plugin import OidcCliPlugin
+    from flwr.supercore.auth.typing import AccountAuthCredentials
 
     text = Path(token).read_text().strip()
     OidcCliPlugin(address).store_tokens(AccountAuthCredentials(access_token=text, refresh_token=text))
