@@ -17,7 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import admm, asynchronous, cluster, fleet, meta, methods_cost, predict, stacks, tuning
+from benchmarks import admm, asynchronous, cluster, fleet, homes, meta, methods_cost, predict, stacks, tuning
 from benchmarks.race import race
 from benchmarks.workloads import WORKLOADS
 
@@ -33,6 +33,7 @@ OTHERS: dict[str, tuple[Callable[[bool, float], Any], Callable[[Any], Iterable[s
         lambda rows: [stacks.sentence(*row) for row in rows.items()],
     ),
     fleet.NAME: (lambda *_: fleet.race(), lambda figures: [fleet.sentence(figures)]),
+    homes.NAME: (lambda *_: homes.race(), lambda figures: [homes.sentence(figures)]),
     tuning.NAME: (lambda quick, _: tuning.race(20 if quick else 60), lambda figures: [tuning.sentence(figures)]),
 }
 """What is not FedAvg against a loop: how it is measured (quickly? seconds of a block), and the result in words."""

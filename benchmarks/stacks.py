@@ -20,6 +20,7 @@ METHODS: dict[str, fedloom.ServerMethod] = {
     "l2gd": fedloom.L2GD(lambda_=0.1, p=0.2, lr=0.5),
     "easgd": fedloom.EASGD(batch=None),
     "pfedme": fedloom.PFedMe(batch=None, local_rounds=5),
+    "fedu": fedloom.FedU(batch=None),
 }
 LEAST = 20.0
 """Times as fast that stacks must be."""
