@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fedloom.report.curves import thin
 from fedloom.report.groups import ALONE, Group, contest_of, direction, is_bound, mean_and_std, metric_names
@@ -82,6 +83,12 @@ def told(groups: Sequence[Group]) -> list[Gain]:
 def gain_text(groups: Sequence[Group]) -> list[str]:
     """The gains in a sentence each."""
     return [gain.words for gain in told(groups)]
+
+
+def gain_of(summary: dict[str, Any]) -> list[str]:
+    """The same of one run, by its summary."""
+    run = RunRecord(Path(), {}, "", {}, [], summary)
+    return gain_text([Group(run.label, (run,))])
 
 
 def best_text(groups: Sequence[Group]) -> list[str]:
