@@ -152,8 +152,12 @@ def _tell(console: Console, done: Run) -> None:
 
 def tell(console: Console, summary: dict[str, Any]) -> None:
     """What came of one run."""
+    from fedloom.report.gain import gain_of
+
     console.print(ending(summary))
     if line := decided(summary):
+        say(console, line)
+    for line in gain_of(summary):
         say(console, line)
     if shows_matrix(summary):
         console.print(confusion_table((summary.get("decision") or {}).get("confusion") or summary["confusion"]))

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.data.arrays import classes_of, some
-from fedloom.data.files import STRANGERS, Known, Request, agreed_encoding, load_file, requested
+from fedloom.data.files import Known, Request, load_file, requested
+from fedloom.data.plan import STRANGERS, agreed_encoding
 from fedloom.data.survey import Choices, Survey, notes_of
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError, MessageError

@@ -17,10 +17,13 @@ from fedloom.engine.engine import Clocks
 from fedloom.engine.evaluation import headline_value
 from fedloom.engine.fleet import Fleet
 from fedloom.engine.matrix import TaskMatrix
+from fedloom.engine.prepared import Prepared, prepare, run_folder, told_of
+from fedloom.engine.result import Run
 from fedloom.engine.rounds import Rounds
-from fedloom.engine.run import Interrupted, Prepared, Progress, Run, prepare, run_folder, summed_up, told_of
 from fedloom.engine.selection import All
 from fedloom.engine.setting import Setting
+from fedloom.engine.summary import summed_up
+from fedloom.engine.walk import Interrupted, Progress
 from fedloom.errors import ConfigError, RunError
 from fedloom.execution import Serial, one_thread
 from fedloom.federation.metrics import higher_is_better

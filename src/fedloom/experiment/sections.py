@@ -371,13 +371,8 @@ def read_evaluations(targets: bool, faults: Faults, apart: bool = False) -> list
         return [Evaluation(on="target")]
     if values is None:
         return [Evaluation()] + ([Evaluation(name="target", on="target")] if targets else [])
-    listed = isinstance(values, list)
-    tables = values if listed else [values]
-    if not _tables(tables, ("evaluation",), faults):
-        return []
     found: list[Evaluation] = []
-    for index, table in enumerate(tables):
-        at: Key = ("evaluation", index) if listed else ("evaluation",)
+    for at, table in _each_table("evaluation", values, faults):
         read = faults.read(SECTIONS["evaluation"](table), {"on": "target", **table} if apart else table, at)
         if read is None:
             continue
@@ -414,14 +409,8 @@ def read_execution(faults: Faults) -> Execution | None:
 
 def read_tracking(faults: Faults) -> list[Tracker]:
     """Who is told of the run; in a folder that may be a stranger's, no place that it names is written to."""
-    values = faults.settings.values.get("tracking", [])
-    listed = isinstance(values, list)
-    tables = values if listed else [values]
-    if not _tables(tables, ("tracking",), faults):
-        return []
     found: list[Tracker] = []
-    for index, table in enumerate(tables):
-        at: Key = ("tracking", index) if listed else ("tracking",)
+    for at, table in _each_table("tracking", faults.settings.values.get("tracking", []), faults):
         name = table.get("name")
         if name is None:
             faults.add(at, f"has no name; choose {TRACKERS.words()}")
@@ -492,6 +481,13 @@ def _read_with_options(
     further = Form("", {}) if own is None else Form.of(own, form.title, skip=(*told, *form.fields))
     read = faults.read(form.joined(further), values, (key,))
     return None if read is None else read | {"options": {name: read.pop(name) for name in further.fields}}
+
+
+def _each_table(key: str, values: Any, faults: Faults) -> list[tuple[Key, dict[str, Any]]]:
+    """The tables of a section of which there may be one or several, each with its place."""
+    if isinstance(values, dict):
+        return [((key,), values)]
+    return [((key, at), table) for at, table in enumerate(values)] if _tables(values, (key,), faults) else []
 
 
 def _tables(values: Any, at: Key, faults: Faults) -> bool:

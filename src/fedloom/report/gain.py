@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fedloom.report.curves import thin
-from fedloom.report.groups import ALONE, Group, contest_of, direction, is_bound, mean_and_std, metric_names
+from fedloom.report.groups import ALONE, Group, contest_of, direction, is_bound, mean_and_std, metric_names, sign_of
 from fedloom.report.kinds import columns_of, task_names
 from fedloom.report.look import canvas, colour, dot_style, meta, numbers, plain_text
 from fedloom.report.pairs import Pair, signed
@@ -84,12 +85,18 @@ def gain_text(groups: Sequence[Group]) -> list[str]:
     return [gain.words for gain in told(groups)]
 
 
+def gain_of(summary: dict[str, Any]) -> list[str]:
+    """The same of one run, by its summary."""
+    run = RunRecord(Path(), {}, "", {}, [], summary)
+    return gain_text([Group(run.label, (run,))])
+
+
 def best_text(groups: Sequence[Group]) -> list[str]:
     """The same of the best of the methods alone."""
     found = told(groups)
     if not found:
         return []
-    metric, sign = found[0].metric, -1.0 if direction(found[0].metric) == "down" else 1.0
+    metric, sign = found[0].metric, sign_of(found[0].metric)
     best = max((gain.group for gain in found), key=lambda group: sign * (mean_and_std(group.finals(metric))[0] or 0.0))
     return [gain.words for gain in found if gain.group is best]
 

@@ -130,6 +130,11 @@ def every_run(groups: Sequence[Group]) -> list[RunRecord]:
     return [run for group in groups for run in group.runs]
 
 
+def sign_of(metric: str) -> float:
+    """By what a difference of a metric is multiplied so that above 0 is better."""
+    return -1.0 if direction(metric) == "down" else 1.0
+
+
 def metric_names(groups: Sequence[Group]) -> list[str]:
     """All metrics of all groups, the primary one first."""
     return primary_first(dict.fromkeys(name for run in every_run(groups) for name in run.metrics))

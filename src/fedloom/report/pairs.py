@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 
 from fedloom.report.curves import client_values
-from fedloom.report.groups import Group, direction, headline
+from fedloom.report.groups import Group, headline, sign_of
 from fedloom.report.runs import RunRecord
 from fedloom.report.words import plain
 
@@ -72,7 +72,7 @@ class Pair:
         """Of each client that both evaluated in the same repeat the difference, mean over repeats; and those of each
         seed, mean over folds, and of each fold, mean over seeds.
         """
-        sign = -1.0 if direction(metric) == "down" else 1.0
+        sign = sign_of(metric)
         by_client: dict[str, list[tuple[float, float]]] = {}
         by_seed: dict[int, list[float]] = {}
         by_fold: dict[int, list[float]] = {}

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from fedloom.report import kinds
 from fedloom.report.folds import pooled_text
 from fedloom.report.gain import best_text
-from fedloom.report.groups import Group, direction, is_bound, mean_and_std, metric_names
+from fedloom.report.groups import Group, is_bound, mean_and_std, metric_names
 from fedloom.report.runs import evaluations, pick
-from fedloom.report.verdict import contest
+from fedloom.report.verdict import bound_text, contest
 from fedloom.report.words import lower_first, name_text, plain, plural, range_text, spread_text, text
 
 
@@ -53,13 +53,9 @@ def _from(group: Group, metric: str) -> str:
 
 def _bounds(groups: Sequence[Group], group: Group, metric: str, mean: float) -> list[str]:
     """How far it is from what pools all rows."""
-    found, sign = [], -1.0 if direction(metric) == "down" else 1.0
-    for bound in filter(is_bound, groups):
-        other = mean_and_std(bound.finals(metric))[0]
-        if bound is group or other is None or not math.isfinite(other):
-            continue
-        gap = sign * (other - mean)
-        same = text(plain, other) == text(plain, mean)
-        far = "the same" if same else f"{text(plain, abs(gap))} {'better' if gap > 0 else 'worse'} than {group.label}"
-        found.append(f"{bound.label} pools all rows, a bound and no choice: {text(plain, other)}, {far}.")
-    return found
+    bounds = [(bound, mean_and_std(bound.finals(metric))[0]) for bound in groups if is_bound(bound)]
+    return [
+        bound_text(bound, other, group, mean, metric)
+        for bound, other in bounds
+        if bound is not group and other is not None and math.isfinite(other)
+    ]

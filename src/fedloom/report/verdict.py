@@ -20,6 +20,7 @@ from fedloom.report.groups import (
     is_bound,
     mean_and_std,
     metric_names,
+    sign_of,
 )
 from fedloom.report.pairs import Pair, signed
 from fedloom.report.words import lower_first, name_text, plain, plural, text
@@ -43,7 +44,7 @@ def contest(groups: Sequence[Group]) -> list[str]:
     apart = [group for group in groups if contest_of(group) != main]
     started = [group for group in groups if group.finished < len(group.runs) and group not in apart]
     groups = [group for group in groups if group not in started and group not in apart]
-    metric, sign = names[0], -1.0 if direction(names[0]) == "down" else 1.0
+    metric, sign = names[0], sign_of(names[0])
     statistic = headline(groups, metric)
     means = {group.label: mean_and_std(group.finals(metric, statistic))[0] for group in groups}
     known = [group for group in groups if (value := means[group.label]) is not None and math.isfinite(value)]
@@ -64,10 +65,16 @@ def contest(groups: Sequence[Group]) -> list[str]:
     if alone is not None and not is_personal(best):  # of models of clients' own their gain says it
         said += _for_whom(Pair.of(best, alone, metric), f"{alone.label}, where each is alone")
     for bound in filter(is_bound, ranked):
-        gap = sign * ((means[bound.label] or 0.0) - (means[best.label] or 0.0))
-        more = f"{text(plain, abs(gap))} {'better' if gap > 0 else 'worse'} than {best.label}" if gap else "the same"
-        said.append(f"{bound.label} pools all rows, a bound and no choice: {text(plain, means[bound.label])}, {more}.")
+        said.append(bound_text(bound, means[bound.label] or 0.0, best, means[best.label] or 0.0, metric))
     return said + left_out
+
+
+def bound_text(bound: Group, other: float, group: Group, mean: float, metric: str) -> str:
+    """How far what pools all rows is from a group, by their means."""
+    how = "better" if sign_of(metric) * (other - mean) > 0 else "worse"
+    same = text(plain, other) == text(plain, mean)
+    far = "the same" if same else f"{text(plain, abs(other - mean))} {how} than {group.label}"
+    return f"{bound.label} pools all rows, a bound and no choice: {text(plain, other)}, {far}."
 
 
 def _first(best: Group, second: Group, metric: str, means: dict[str, float | None], pair: Pair) -> str:
