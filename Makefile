@@ -34,9 +34,10 @@ test: install browser
 	$(MAKE) --no-print-directory -j 2 lint pytest
 
 # Four processes share the cores: none of them, nor what they start, needs threads of its own, and workers of Ray, which
-# otherwise make way for everybody else, would starve beside them while Ray's own services run on.
+# otherwise make way for everybody else, would starve beside them while Ray's own services run on. Hundreds of processes
+# read the same modules, so these are kept compiled, whatever the environment says.
 pytest: install
-	OMP_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/python -m pytest -n 4 --dist worksteal -q
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/python -m pytest -n 4 --dist worksteal -q
 
 # Thousands of strange settings, data files and run folders, of which `make test` has some: FUZZ_COUNT of each kind by
 # FUZZ_SEED, and with FUZZ_CASE=NUMBER one alone.

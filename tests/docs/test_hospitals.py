@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import five_hospitals
+import pytest
 from doc_pages import ROOT
+from typer.testing import CliRunner
+
+from fedloom.cli import app
 
 
 def test_the_page_has_the_commands_of_the_script() -> None:
@@ -14,7 +19,16 @@ def test_the_page_has_the_commands_of_the_script() -> None:
         assert " ".join(command.split()[:3]) in page
 
 
-def test_five_hospitals_come_to_a_model_that_predicts_without_fedloom(tmp_path: Path) -> None:
+def test_five_hospitals_come_to_a_model_that_predicts_without_fedloom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def do(command: str, folder: Path) -> None:
+        """The commands in this process, which has torch at hand; those of the fleet below are processes."""
+        monkeypatch.chdir(folder)
+        done = CliRunner().invoke(app, shlex.split(command)[1:], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+
+    monkeypatch.setattr(five_hospitals, "do", do)
     five_hospitals.use(tmp_path / "walk")
 
 

@@ -13,7 +13,7 @@ import fedloom
 from fedloom.engine.fleet import Distribution
 from fedloom.storage.rows import Rows
 
-WARM, ROUNDS = 200, 600
+WARM, ROUNDS = 200, 400
 MOST = 100
 """Bytes a round: of 100,000 rounds 10 MB."""
 

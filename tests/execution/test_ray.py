@@ -38,7 +38,8 @@ ray = pytest.importorskip("ray", reason="needs the extra fedloom[ray]")
 
 NODE = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 << 20}
 QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
-"""So that a dead node is found dead after seconds."""
+QUICK |= {"prestart_worker_first_driver": False}
+"""So that a dead node is found dead after seconds, and no worker is started that nobody asked for."""
 
 
 @pytest.fixture(scope="module")

@@ -135,7 +135,7 @@ def _done(kind: str, token: str, address: str, certificates: str, authority: str
     getattr(import_module(commands), kind.replace("-", "_"))()
 
 
-def _forked(token: str, *words: str) -> None:
+def _forked(token: str, address: str, certificates: str, authority: str) -> None:
     """Does the task of a node in a copy of this process, which has Flower at hand: every message is such a task."""
     for name in (_APPS[_CLIENT][0], *_AT_HAND):
         import_module(name)
@@ -148,7 +148,7 @@ def _forked(token: str, *words: str) -> None:
         if os.fork():
             return
     try:
-        _done(_CLIENT, token, *words, parent)
+        _done(_CLIENT, token, address, certificates, authority, parent)
         code = 0
     except SystemExit as end:
         code = int(end.code or 0)

@@ -67,7 +67,8 @@ def loads(text: str | bytes) -> Any:
         value = json.loads(text)
     except RecursionError:
         raise ValueError("nested too deep") from None
-    if nested_deeper(value, _DEEPEST):
+    opened = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    if opened > _DEEPEST and nested_deeper(value, _DEEPEST):
         raise ValueError(f"nested deeper than {_DEEPEST}")
     return value
 
