@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,20 @@ import torch
 from torch import Tensor, nn
 
 import fedloom
+from fedloom.channel import Channel
+from fedloom.channel.quantise import Quantise
+from fedloom.engine.fleet import Fleet
+from fedloom.errors import ConfigError
 from fedloom.federation.batches import Plan, steps_of
+from fedloom.federation.distributions import Distribution
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
+from fedloom.federation.replies import Replies
 from fedloom.methods import method_of
-from fedloom.methods.statistics import KEY, with_statistics
+from fedloom.methods.method import Context, NodeMethod
+from fedloom.methods.statistics import KEY, Statistics, with_statistics
+from fedloom.prediction import Predictor
+from fedloom.prediction.export import export
 from problems import make_data
 
 F64 = torch.float64
@@ -273,17 +283,179 @@ def test_a_group_norm_has_no_statistics_and_takes_the_plain_path() -> None:
     assert KEY not in run(problem, method).state
 
 
-@pytest.mark.parametrize(
-    "method", [fedloom.FedAdam(batch=BATCH), fedloom.FedBN(batch=BATCH), fedloom.Ditto(batch=BATCH)]
-)
-def test_processes_and_a_resumed_run_give_the_same_bits(method: Any, tmp_path: Path) -> None:
+def test_a_resumed_run_and_other_executors_give_the_same_bits(tmp_path: Path) -> None:
+    problem, method = made(), fedloom.Personal(fedloom.FedAdam(lr=LR, batch=BATCH), layers="norm")
+    whole = run(problem, method, 3)
+    assert torch.equal(run(problem, method, 3, stack=2).theta, whole.theta)
+    run(problem, method, 1, out=tmp_path / "run")
+    resumed = run(problem, method, 3, out=tmp_path / "run", resume=True)
+    for state in (resumed.state, run_in_processes(problem, method, 3)):
+        assert state.keys() == whole.state.keys()
+        assert all(torch.equal(state[key], value) for key, value in whole.state.items())
+
+
+def run_in_processes(problem: Problem, method: Any, rounds: int) -> dict[str, Tensor]:
+    found = fedloom.train(problem, method, rounds=rounds, evaluate=[], executor="processes", workers=2, progress=False)
+    return found.state
+
+
+def test_a_coarse_channel_leaves_variances_above_zero() -> None:
     problem = made()
-    whole = fedloom.train(problem, method, rounds=3, executor="serial", progress=False)
-    split = fedloom.train(problem, method, rounds=3, executor="processes", workers=2, progress=False)
-    fedloom.train(problem, method, rounds=1, out=tmp_path / "run", executor="serial", progress=False)
-    resumed = fedloom.train(
-        problem, method, rounds=3, out=tmp_path / "run", resume=True, executor="serial", progress=False
+    coarse = run(problem, fedloom.FedAvg(lr=LR, batch=BATCH), 5, channel=Channel([Quantise(bits=2)]))
+    fine = run(problem, fedloom.FedAvg(lr=LR, batch=BATCH), 5, channel=Channel([Quantise(bits=16)]))
+    plain = run(problem, fedloom.FedAvg(lr=LR, batch=BATCH), 5)
+    assert (coarse.state[KEY].chunk(2)[1] >= 0).all()
+    assert torch.allclose(fine.state[KEY], plain.state[KEY], rtol=0, atol=1e-2)
+    assert not torch.equal(fine.state[KEY], plain.state[KEY])
+
+
+def test_replies_that_are_old_move_the_statistics_by_less() -> None:
+    problem = made()
+    wrapped = with_statistics(fedloom.FedAsync(), problem.model)
+    assert isinstance(wrapped, Statistics)
+    n, s = problem.model.n, torch.arange(1.0, 11.0, dtype=F64)
+    state = {"x": torch.zeros(n, dtype=F64), KEY: s}
+    column = {"x": torch.ones(1, n, dtype=F64), KEY: torch.full((1, 10), 2.0, dtype=F64)}
+    for age in (0, 3):
+        replies = Replies.of(torch.tensor([0]), column, torch.tensor([age]), "each")
+        ctx = Context(0, 3, torch.ones(3), problem.model.slices, s, Draw(0), torch.arange(3))
+        assert torch.allclose(wrapped.server(state, replies, ctx)[KEY], s + 2 / (1 + age))
+
+
+def test_without_waiting_the_statistics_stay_among_those_of_the_clients() -> None:
+    problem = made()
+    method = fedloom.FedBuff(lr=1e-9, batch=None, steps=12)
+    fleet = Fleet(delay_up=Distribution.parse("uniform:1:3"))
+    found = run(problem, method, 40, fleet=fleet, schedule=fedloom.Schedule("async", concurrency=3, buffer=1)).state
+    h = [hidden(problem.model.built().to(F64), rows_of(problem, i, "train")) for i in range(3)]
+    each = torch.stack([torch.cat([one.mean(0), one.var(0)]) for one in h])
+    low, high = each.amin(0), each.amax(0)
+    slack = 0.5 * (high - low)
+    assert ((found[KEY] > low - slack) & (found[KEY] < high + slack)).all()
+
+
+def test_lost_replies_leave_a_clients_statistics_as_they_were() -> None:
+    problem = made()
+    found = run(problem, fedloom.FedBN(lr=LR, batch=BATCH), 3, fleet=Fleet(dropout=1.0))
+    assert torch.equal(found.theta, problem.model.tailed(problem.model.init(0, F64)))
+
+
+def personal_models(problem: Problem, method: Any, rounds: int, folder: Path) -> Tensor:
+    found = run(problem, method, rounds, out=folder)
+    names = range(problem.data.clients)
+    return torch.stack([found.predictor(i).theta for i in names])
+
+
+def test_fedbn_keeps_at_home_what_normalises_whatever_it_is_called(tmp_path: Path) -> None:
+    problem = made()
+    found = personal_models(problem, fedloom.FedBN(lr=LR, batch=BATCH), 1, tmp_path / "run")
+    right = hand(problem, range(3))
+    mine = torch.cat(
+        [
+            torch.full((where.stop - where.start,), name.startswith("odd"))
+            for name, where in problem.model.tensors.items()
+        ]
     )
-    for other in (split, resumed):
-        assert torch.equal(other.theta, whole.theta)
-        assert other.history[-1]["evaluation"] == whole.history[-1]["evaluation"]
+    assert torch.allclose(found[:, mine], right[:, mine], rtol=0, atol=1e-12)
+    assert torch.allclose(found[:, ~mine], mean_of(right)[~mine].expand(3, -1), rtol=0, atol=1e-12)
+    assert int(mine.sum()) == 20
+
+
+def test_no_message_of_fedbn_has_a_number_of_a_layer_that_normalises() -> None:
+    problem = made()
+    method = with_statistics(fedloom.FedBN(lr=LR, batch=BATCH), problem.model)
+    assert isinstance(method, Statistics)
+    ids = torch.arange(3)
+    theta0 = problem.model.tailed(problem.model.init(0, F64))
+    ctx = Context(0, 3, torch.ones(3), problem.model.slices, theta0, Draw(0), ids)
+    state = method.server_init(ctx)
+    received = method.broadcast(state, ids)
+    client = problem.client(ids.numpy(), Draw(0))
+    reply, _ = method.client(client, received, method.client_init(client, received))
+    for message in (received, reply):
+        assert {key: value.shape[-1] for key, value in message.items()} == {next(iter(message)): problem.model.n - 10}
+
+
+def test_the_statistics_of_a_personal_layer_stay_with_it_and_others_are_averaged(tmp_path: Path) -> None:
+    class Two(Normal):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.BatchNorm1d(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.as_tensor(self.last(super().forward(x)))
+
+    problem = made(build=Two)
+    method = fedloom.Personal(fedloom.FedAvg(lr=LR, batch=None, steps=1), layers=["last"])
+    found = personal_models(problem, method, 2, tmp_path / "run")
+    views = problem.model.views(found)
+    for name, value in views.items():
+        assert torch.equal(value[0], value[1]) == (not name.startswith("last")), name
+
+
+def test_a_server_optimiser_inside_never_sees_statistics_at_home(tmp_path: Path) -> None:
+    problem = made()
+    adam = fedloom.FedAdam(lr=LR, batch=BATCH, server_lr=0.5)
+    found = personal_models(problem, fedloom.Personal(adam, layers="norm"), 1, tmp_path / "run")
+    right = hand(problem, range(3))
+    assert torch.allclose(tail_of(problem, found), tail_of(problem, right), rtol=0, atol=1e-12)
+
+
+def test_dittos_own_models_have_their_own_statistics(tmp_path: Path) -> None:
+    problem = made()
+    method = fedloom.Ditto(lr=LR, batch=BATCH, lambda_=0.0, personal_lr=0.01)
+    found = personal_models(problem, method, 2, tmp_path / "run")
+    assert not torch.equal(tail_of(problem, found[0]), tail_of(problem, found[1]))
+    views, x = problem.model.views(found[2]), rows_of(problem, 2, "train")
+    h = nn.functional.linear(x, views["body.weight"], views["body.bias"])
+    assert torch.allclose(views["odd.running_mean"], h.mean(0), rtol=0.5, atol=0.5)
+
+
+@pytest.mark.parametrize("kind", ["state-dict", "safetensors", "torchscript"])
+def test_predictions_and_exports_have_the_statistics(kind: str, tmp_path: Path) -> None:
+    data = make_data("classification", SIZES, (1, 8, 8))
+    problem = Problem(data, fedloom.build_model("resnet8", data, width=4))
+    found = run(problem, fedloom.FedAvg(lr=LR, batch=BATCH), 2, out=tmp_path / "run")
+    module = found.module()
+    assert torch.equal(module.first.running_mean, problem.model.views(found.theta)["first.running_mean"])
+    assert module.first.running_mean.abs().sum() > 0
+    right = module(data.x).softmax(1)
+    for predictor in (found.predictor(), Predictor.open(tmp_path / "run")):
+        said = predictor.predict(data.x)
+        assert np.allclose(said.filter(like="probability").to_numpy(), right.detach().numpy(), atol=1e-5)
+    export(found.predictor(), tmp_path / "out", kind)
+    loaded = runpy.run_path(str(tmp_path / "out" / "load.py"))
+    assert np.allclose(loaded["outputs"](data.x.flatten(1).tolist()), module(data.x).detach().numpy(), atol=1e-5)
+
+
+def test_a_method_with_several_models_at_its_server_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"several models at its server.*GroupNorm"):
+        run(made(), "clustered")
+
+
+@pytest.mark.parametrize("solver", ["newton", "lbfgs"])
+@pytest.mark.filterwarnings("ignore:.*on a network")
+def test_solvers_that_need_the_loss_as_a_function_are_refused(solver: Literal["newton", "lbfgs"]) -> None:
+    with pytest.raises(ConfigError, match=f"{solver}.*running statistics.*'gradient'"):
+        run(made(), fedloom.ADMM(solver=solver))
+    with pytest.raises(ConfigError, match=r"L-BFGS.*running statistics"):
+        run(made(), "admm-meta-exact")
+
+
+def test_nodes_without_a_server_are_refused() -> None:
+    class Gossip(NodeMethod):
+        def node(self, client: Any, inbox: Any, memory: Any) -> Any:
+            return inbox, memory
+
+    with pytest.raises(ConfigError, match="Gossip has no server that could average"):
+        with_statistics(Gossip(), made().model)
+
+
+def test_a_model_may_begin_with_the_statistics_of_an_earlier_one() -> None:
+    problem, method = made(), fedloom.FedAvg(lr=LR, batch=BATCH)
+    first = run(problem, method).theta
+    right = mean_of(hand(problem, range(3), first))
+    assert torch.allclose(run(problem, method, theta0=first).theta, right, rtol=0, atol=1e-12)
+    bare = torch.cat([first[: problem.model.n], torch.tensor([0.0] * 5 + [1.0] * 5, dtype=F64)])
+    right = mean_of(hand(problem, range(3), bare))
+    assert torch.allclose(run(problem, method, theta0=first[: problem.model.n]).theta, right, rtol=0, atol=1e-12)

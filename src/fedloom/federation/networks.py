@@ -350,7 +350,7 @@ class ResNet(nn.Module):
     Each stage but the first has half the height and width of the one before, and twice its channels.
     """
 
-    def __init__(self, channels: int, outputs: int, blocks: Sequence[int], width: int, norm: str) -> None:
+    def __init__(self, channels: int, outputs: int, blocks: tuple[int, ...], width: int, norm: str) -> None:
         super().__init__()
         self.norm = norm
         self.conv, self.first = nn.Conv2d(channels, width, 3, 1, 1, bias=False), normalised(norm, width)
@@ -399,7 +399,9 @@ def resnet18(
     return _resnet("resnet18", shape, outputs, (2, 2, 2, 2), width, norm)
 
 
-def _resnet(name: str, shape: tuple[int, ...], outputs: int, blocks: Sequence[int], width: int, norm: str) -> nn.Module:
+def _resnet(
+    name: str, shape: tuple[int, ...], outputs: int, blocks: tuple[int, ...], width: int, norm: str
+) -> nn.Module:
     if norm not in ("batch", "group"):
         raise ConfigError(f"there is no norm {norm!r}; choose one of batch, group")
     return ResNet(_image(shape, name, 4)[0], outputs, blocks, width, norm)
