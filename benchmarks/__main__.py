@@ -17,7 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import admm, asynchronous, cluster, fleet, homes, meta, methods_cost, predict, stacks, tuning
+from benchmarks import admm, asynchronous, cluster, fleet, homes, meta, methods_cost, predict, resnet, stacks, tuning
 from benchmarks.race import race
 from benchmarks.workloads import WORKLOADS
 
@@ -32,6 +32,7 @@ OTHERS: dict[str, tuple[Callable[[bool, float], Any], Callable[[Any], Iterable[s
         lambda quick, _: stacks.race(1 if quick else 3),
         lambda rows: [stacks.sentence(*row) for row in rows.items()],
     ),
+    resnet.NAME: (lambda quick, _: resnet.race(4 if quick else 12), lambda row: [resnet.sentence(row)]),
     fleet.NAME: (lambda *_: fleet.race(), lambda figures: [fleet.sentence(figures)]),
     homes.NAME: (lambda *_: homes.race(), lambda figures: [homes.sentence(figures)]),
     tuning.NAME: (lambda quick, _: tuning.race(20 if quick else 60), lambda figures: [tuning.sentence(figures)]),

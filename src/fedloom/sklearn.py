@@ -42,6 +42,7 @@ from fedloom.federation.randomness import Draw
 from fedloom.federation.scale import Scale
 from fedloom.methods import Method, method_of, name_of
 from fedloom.methods.given import made, split_name
+from fedloom.methods.statistics import with_statistics
 from fedloom.register import hint
 from fedloom.storage.store import open_latest
 from fedloom.types import Vector
@@ -294,7 +295,7 @@ def _personal(problem: Problem, method: Method, run: Run, folder: Path, product:
     _, store = open_latest(folder, tidy=False)
     with store:
         columns, known = store.gather(torch.from_numpy(ids))
-    worker = Worker(problem, method, Channel(), seed)
+    worker = Worker(problem, with_statistics(method, problem.model), Channel(), seed)
     work = Evaluate(ids, int(run.summary["rounds"]), split="train", model=product, adapt_split="train")
     work = dataclasses.replace(work, memory=Memories(known, columns))
     client = problem.client(ids, Draw(seed, work.round))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks import homes
 from benchmarks.__main__ import CHOICES
+
+from benchmarks import homes
 
 
 def test_the_figures_in_words() -> None:

@@ -190,10 +190,23 @@ def test_frozen_tensors_are_no_part_of_the_vector() -> None:
     assert model.n == 15
 
 
-def test_running_statistics_are_refused_with_the_remedy() -> None:
-    with pytest.raises(ModelError, match=r"'1' \(BatchNorm1d\).*use GroupNorm"):
-        Model(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)))
-    Model(lambda: nn.Sequential(nn.Linear(6, 4), nn.GroupNorm(2, 4)))
+def test_running_statistics_are_a_tail_behind_the_parameters() -> None:
+    model = Model(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)))
+    assert (list(model.statistics), model.n, model.width) == (["1.running_mean", "1.running_var"], 27, 33)
+    w, x = model.init(0), torch.randn(4, 6)
+    theta = torch.cat([w, torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])])
+    h = nn.functional.linear(x, *(model.views(w)[k] for k in ("0.weight", "0.bias")))
+    right = (h - theta[27:30]) / (theta[30:] + 1e-5).sqrt()
+    assert torch.allclose(model(theta, x), right, atol=1e-6)
+    assert torch.allclose(model(w, x), h / (1 + 1e-5) ** 0.5, atol=1e-6)
+    assert torch.equal(model.tailed(w)[27:], torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0, 1.0]))
+    assert model.tailed(theta) is theta
+    assert model.last_layer == ("1.weight", "1.bias")
+
+
+def test_statistics_over_all_batches_are_refused_with_the_remedy() -> None:
+    with pytest.raises(ModelError, match=r"'1' \(BatchNorm1d\) has momentum=None.*give a momentum"):
+        Model(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3, momentum=None)))
 
 
 def test_a_model_without_parameters_is_refused() -> None:

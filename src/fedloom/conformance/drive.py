@@ -74,12 +74,12 @@ def product(walk: Walk, clients: Tensor) -> Tensor:
     if method.evaluates != "personal" and not isinstance(method, PersonalLayers):
         return walk.theta()
     client = walk.problem.client(clients.numpy(), Draw(walk.setting.seed, walk.clocks.round))
-    return method.personal(client, walk.state, recall(walk, clients)).expand(len(clients), -1)
+    return walk.method.personal(client, walk.state, recall(walk, clients)).expand(len(clients), -1)
 
 
 def recall(walk: Walk, clients: Tensor) -> Memory:
     """The memories of these clients as columns, all of whom must have taken part."""
-    if not walk.setting.method.remembers:
+    if not walk.method.remembers:
         return {}
     memory, known = gathered(walk, clients)
     if not bool(known.all()):

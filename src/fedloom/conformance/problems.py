@@ -13,7 +13,7 @@ from functools import cache, cached_property
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedloom.errors import DataError
 from fedloom.federation.blocks import Blocks
@@ -209,6 +209,22 @@ def classification(dtype: torch.dtype = torch.float64) -> Problem:
     splits = {"train": train, "test": test, **_halves(train), **_halves(test, "test-")}
     data = FederatedData("classification", x, y, "classification", splits, classes=("a", "b", "c"))
     return Problem(data, build_model("mlp", data, hidden=[8]), dtype=dtype)
+
+
+def normalising(norm: Callable[[int], nn.Module], dtype: torch.dtype = torch.float64) -> Problem:
+    """The same for a small network with a layer that normalises, third of five, and whose name does not say so."""
+    same = classification(dtype)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        layers = nn.Linear(6, 8), norm(8), nn.Tanh(), nn.Linear(8, 3)
+    return Problem(same.data, build_model(nn.Sequential(nn.Flatten(), *layers)), dtype=dtype)
+
+
+@cache
+def pictures() -> Problem:
+    """Pictures of 8x8 for a residual network with BatchNorm."""
+    data = images().data
+    return Problem(data, build_model("resnet8", data, width=4))
 
 
 @cache

@@ -24,6 +24,7 @@ from fedloom.execution import Worker, one_thread
 from fedloom.execution.work import Evaluate, Evaluated, Measure, Measured, Memories, Turn, read_tree
 from fedloom.experiment import Experiment
 from fedloom.federation.data import FederatedData
+from fedloom.methods.statistics import with_statistics
 from fedloom.types import Message
 
 HELLO, SUMS = "hello", "sums"
@@ -118,7 +119,9 @@ class Node:
         key = (client, agreed.key)
         if key not in self._workers:
             experiment = self.experiment.on(alone(self.rows(agreed), 0, client))
-            worker = Worker(experiment.problem(), experiment.method, experiment.channel, experiment.top.seed)
+            problem = experiment.problem()
+            method = with_statistics(experiment.method, problem.model)
+            worker = Worker(problem, method, experiment.channel, experiment.top.seed)
             self._workers[key] = worker
         return self._workers[key]
 

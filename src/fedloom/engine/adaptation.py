@@ -25,6 +25,7 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
 from fedloom.methods import Method
+from fedloom.methods.statistics import with_statistics
 from fedloom.prediction.card import Facts, ModelCard
 from fedloom.prediction.predictor import ADAPTED as RECORD
 from fedloom.prediction.predictor import WEIGHTS as MODEL
@@ -150,7 +151,7 @@ def adapt_client(
                 f"client {client.label} has no rows to {what} ({split}); give it some, or take another client"
             )
     lone = Problem(client.alone(), problem.model, problem.loss.name, problem.dtype, problem.loss.class_weights)
-    worker = Worker(lone, method, Channel(), seed)
+    worker = Worker(lone, with_statistics(method, problem.model), Channel(), seed)
     ids = np.array([client.number])
     memory = Keeper(store, elsewhere=False).of(ids)
     adapted = replace(evaluation.work(ids, round), model="adapted", memory=memory, reference=None)

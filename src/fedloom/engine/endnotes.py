@@ -18,8 +18,8 @@ _RISEN = 10.0  # times the first loss: no run that learns ends there
 
 def endnotes(engine: Engine, summary: dict[str, Any], rows: Sequence[Row]) -> list[str]:
     """All of them, in the order of the summary, the model and the data."""
-    found = [public_note(engine.problem.data), _missed(summary), *_chosen(summary), *notes_on(summary), *_inexact(summary)]
-    found += [_diverged(engine) or _risen(rows), _undelivered(engine)]
+    found = [_missed(summary), *_chosen(summary), *notes_on(summary), *_inexact(summary)]
+    found += [public_note(engine.problem.data), _diverged(engine) or _risen(rows), _undelivered(engine)]
     return [note for note in found if note]
 
 

@@ -31,6 +31,7 @@ from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
 from fedloom.methods import name_of
 from fedloom.methods.method import Context, Method, ServerMethod
+from fedloom.methods.statistics import with_statistics
 from fedloom.storage.store import MemoryStore
 from fedloom.storage.tensors import name_of as name_of_dtype
 from fedloom.types import Memory, Message, State, Vector
@@ -131,7 +132,8 @@ class Engine(ABC):
                 f"{name_of(method)} is a {_kind(method)}, but the schedule {setting.schedule.name!r} runs a "
                 f"{_kind(self.runs)}; choose another schedule"
             )
-        self.setting, self.method, self.executor, self.store = setting, method, executor, store
+        self.setting, self.executor, self.store = setting, executor, store
+        self.method = with_statistics(method, problem.model)
         pooled = method.layout == "pooled"
         self.fleet = setting.fleet.reliable() if pooled else setting.fleet  # a pool is no device that could fail
         self.online: Online | None = None
@@ -142,12 +144,13 @@ class Engine(ABC):
         else:
             problem = problem.limited(setting.fleet.storage) if setting.fleet.storage else problem
             self.problem = problem.with_pool() if pooled else problem
-        self.worker = Worker(self.problem, method, setting.channel, setting.seed)
+        self.worker = Worker(self.problem, self.method, setting.channel, setting.seed)
         self.keeper = Keeper(store, executor.remembers, method.per_row)
         self.evaluator = Evaluator(self)
         self._count()
         self.stack = setting.stack or self.problem.stack_size(method.local_batch)
-        self.theta0 = fresh_model(problem, setting.seed) if setting.theta0 is None else setting.theta0.to(problem.dtype)
+        start = fresh_model(problem, setting.seed) if setting.theta0 is None else setting.theta0.to(problem.dtype)
+        self.theta0 = problem.model.tailed(start)
         self.clocks = Clocks()
         self.reply_bytes = 0
         self.state = self.begin()
@@ -236,7 +239,7 @@ class Engine(ABC):
         """The models of clients that all remember something."""
         memory, _ = self.store.gather(clients)
         client = self.problem.client(clients.numpy(), Draw(self.setting.seed, self.clocks.round))
-        return self.setting.method.personal(client, self.state, memory)
+        return self.method.personal(client, self.state, memory)
 
     def window(self, clients: Ints) -> Window | None:
         """The rows that clients hold now, where they keep arriving."""

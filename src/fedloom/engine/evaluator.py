@@ -99,7 +99,7 @@ class Evaluator:
 
     def measures(self) -> dict[str, float]:
         """The method's own figures: gaps, residuals, norms; empty for a method that measures nothing."""
-        engine, method = self.engine, self.engine.setting.method
+        engine, method = self.engine, self.engine.method
         if not method.measures:
             return method.report(engine.state, {})
         clients = engine.candidates

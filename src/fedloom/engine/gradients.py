@@ -22,6 +22,7 @@ def gradient_measures(problem: Problem, theta: Vector, window: Window | None = N
     ``within`` is of the first 64 training rows of each client, both of the first 200 clients. With a ``window`` for
     each client of the problem, it has only these rows. Nothing is known where nobody has any.
     """
+    theta = theta[: problem.model.n]  # running statistics have no gradient
     clients = problem.data.with_role(SOURCE)[:MOST_CLIENTS].numpy()
     devices = [problem.client(int(i), window=None if window is None else _at(window, int(i))) for i in clients]
     devices = [client for client in devices if client.sizes()[0]]

@@ -87,7 +87,7 @@ def _usual(name: str, value: Any) -> Iterator[tuple[str, str]]:
 def _model(problem: Problem) -> dict[str, str]:
     module = repr(problem.model.module).encode()
     return {
-        "tensors": ", ".join(f"{name} {tuple(piece.shape)}" for name, piece in problem.model.slices.items()),
+        "tensors": ", ".join(f"{name} {tuple(piece.shape)}" for name, piece in problem.model.tensors.items()),
         "module": hashlib.sha256(module).hexdigest()[:16],
         "loss": problem.loss.name,
         "dtype": name_of_dtype(problem.dtype),

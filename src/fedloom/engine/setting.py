@@ -174,7 +174,7 @@ class Setting:
     def _check_vectors(self, faults: Gatherer) -> None:
         """The models that were given must be such models, and one that is needed must be there."""
         for name, vector in (("prior", self.prior), ("theta0", self.theta0)):
-            if vector is not None and vector.shape != (self.problem.model.n,):
+            if vector is not None and vector.shape not in ((self.problem.model.n,), (self.problem.model.width,)):
                 with faults.collecting(("prior", "run")):
                     raise ModelError(
                         f"{name} has shape {tuple(vector.shape)}, but the model has {self.problem.model.n:,} "

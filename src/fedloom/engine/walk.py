@@ -26,6 +26,7 @@ from fedloom.storage import checkpoint
 from fedloom.storage.belonging import hashes
 from fedloom.storage.folder import CARD, DATA, RunFolder, theta_sha256
 from fedloom.storage.history import History, Row
+from fedloom.storage.saved import shapes_of
 from fedloom.storage.seal import Seal
 from fedloom.types import State, Vector
 
@@ -235,7 +236,7 @@ class Walk:
         patience, since = setting.schedule.patience, self.best.round if self.best is not None else 0
         if patience is not None and clocks.round - since >= patience:
             return "patience"
-        if clocks.round > 0 and setting.method.done(self.engine.state):
+        if clocks.round > 0 and self.engine.method.done(self.engine.state):
             return "converged"
         if setting.schedule.seconds is not None and clocks.simulated_seconds >= setting.schedule.seconds:
             return "seconds"
@@ -280,7 +281,7 @@ class Walk:
             key = next((key for key, value in engine.state.items() if value is theta), None)
         if key is None:  # a model that is computed from the state, which only the method's code could do again
             groups["model"] = {"theta": theta}
-        shapes = {name: list(piece.shape) for name, piece in engine.problem.model.slices.items()}
+        shapes = {name: list(shape) for name, shape in shapes_of(engine.problem.model).items()}
         meta |= {"theta": key, "shapes": shapes, "theta_sha256": theta_sha256(theta), **self._belonging()}
         checkpoint.save_latest(self.folder.path, groups, meta)
         engine.keeper.landed()
@@ -288,7 +289,7 @@ class Walk:
 
     def _best_theta(self, state: State) -> Vector:
         """The model of the best round."""
-        method = self.engine.setting.method
+        method = self.engine.method
         assert isinstance(method, ServerMethod)
         return method.model(state)
 

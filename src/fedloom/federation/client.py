@@ -24,6 +24,7 @@ from fedloom.federation.ragged import Ints, Span, Window
 from fedloom.federation.randomness import Draw, torch_seeded
 from fedloom.federation.regularisers import Regulariser
 from fedloom.federation.solvers import Inner, meta_prox, prox
+from fedloom.federation.statistics import Trail, followed, trails, with_tail
 from fedloom.federation.walk import Walk
 from fedloom.types import Vector
 
@@ -61,6 +62,10 @@ class Client:
     """Of training rows only those in the window are there; None: all are."""
     step: int = field(default=0, init=False)
     """The local step that is under way, for error messages."""
+    statistics: Tensor | None = field(default=None, init=False)
+    """Of a model with running statistics: those that were sent, one for all or for each client …"""
+    trails: list[Trail] | None = field(default=None, init=False)
+    """… and what passes have made of them, of each client; None: nobody asks."""
     _scanned: int = field(default=0, init=False)
     """Steps of a ``scan`` that are behind: each has a dropout of its own."""
 
@@ -83,7 +88,7 @@ class Client:
         def part(values: Floats | None) -> Floats | None:
             return None if values is None else values[own]
 
-        return self.problem.client(
+        found = self.problem.client(
             int(self.clients[position]),
             self.draw,
             effort=part(self.effort),
@@ -92,6 +97,27 @@ class Client:
             round=self.round,
             window=None if self.window is None else (self.window[0][own], self.window[1][own]),
         )
+        found.trails = None if self.trails is None else self.trails[own]
+        return found
+
+    def track(self, sent: Tensor) -> None:
+        """From now on follow what passes make of the running statistics that were sent, one for all or for each."""
+        self.statistics, self.trails = sent, trails(sent, len(self.clients))
+
+    @contextmanager
+    def unnoticed(self) -> Iterator[None]:
+        """Passes inside the block, which only look at a model, move no running statistics."""
+        kept, self.trails = self.trails, None
+        try:
+            yield
+        finally:
+            self.trails = kept
+
+    def follow(self, theta: Vector) -> Vector:
+        """θ, made by a step from where gradients were just taken, with the statistics that these passes gave."""
+        if self.trails is None or theta.shape[-1] == self.problem.model.n:
+            return theta
+        return followed(theta, self.trails, self.stacked)
 
     @property
     def n(self) -> Tensor:
@@ -280,6 +306,9 @@ class Client:
             else:
                 walk.free(plan, optimiser, direction)
         self.evaluations += evaluations_of(sizes, batch, count)
+        n = self.problem.model.n
+        if self.trails is not None and y.shape[-1] > n:
+            self.trails[0].passed(start[0, n:], y[0, n:].clone())
         y = torch.empty_like(y).index_copy_(0, order, y) if sort else y if self.problem.kernel.stacks else y.clone()
         return (y if self.stacked else y[0]), self.column(count)
 
@@ -306,13 +335,30 @@ class Client:
             if last is None or last[0] is not taken:  # full-batch steps come back with the same object
                 last = (taken, self._spread(taken, plan, self.step))
             self._scanned = self.step - 1
-            after = step(carry, last[1])
+            after = self._descended(carry, step, last[1])
             if taken.active < len(self.clients):
                 busy = self.column(count) >= self.step
                 after = {key: torch.where(busy, value, carry[key]) for key, value in after.items()}
             carry = after
         self._scanned = 0
         return carry, self.column(count)
+
+    def _descended(self, carry: Carry, step: Callable[[Carry, Rows], Carry], rows: Rows) -> Carry:
+        """One step of a scan; the model that its gradients were taken at has the running statistics that they gave."""
+        if self.trails is None:
+            return step(carry, rows)
+        for trail in self.trails:
+            trail.stepping, trail.span = True, None
+        after = dict(step(carry, rows))
+        n, width = self.problem.model.n, self.problem.model.width
+        wide = [key for key, value in carry.items() if value.shape[-1:] == (width,)]
+        for i, trail in enumerate(self.trails):
+            trail.stepping = False
+            for key in wide if trail.span is not None else ():
+                if torch.equal(_own(i, carry[key])[n:], trail.span[0]):
+                    after[key] = value = after[key].clone()
+                    (value[i] if self.stacked else value)[n:] = trail.span[1]
+        return after
 
     def prox(self, v: Vector, rho: float | Tensor, start: Vector | None = None, how: Inner = _INNER) -> Vector:
         """argmin f_i(x) + (ρ/2)‖x − v‖² over all training rows, by the solver that ``how`` names.
@@ -377,10 +423,24 @@ class Client:
         theta = self._stack(theta)
         total: Vector | None = None
         for who, part in self._groups(rows):
+            at, trail = theta[who], None if self.trails is None else self.trails[who.start]
+            if trail is not None:
+                trail.last = None
+                at = with_tail(at, trail.span[1]) if trail.stepping and trail.span is not None else at
             with torch.no_grad(), self._dropout(who.start or 0):
                 for block in self._blocks(part):
-                    total = _plus(total, who, gradient(who, theta[who], *block), len(self.clients))
+                    total = _plus(total, who, gradient(who, at, *block), len(self.clients))
+                    at = self._passed(at, trail)
         return self._unstack(torch.zeros_like(theta) if total is None else total)
+
+    def _passed(self, at: Vector, trail: Trail | None) -> Vector:
+        """Where one client's next pass is, after one at θ: there, with the running statistics that this one gave."""
+        n, after = self.problem.model.n, self.problem.kernel.passed
+        if after is None or at.shape[-1] == n:
+            return at
+        if trail is not None:
+            trail.passed(at[0, n:], after)
+        return with_tail(at, after)
 
     def _groups(self, rows: Rows) -> Iterator[tuple[slice, Rows]]:
         """The clients that a kernel takes together, with their rows: all, or, if the model walks alone, each one.

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from fedloom.federation.losses import Loss
-from fedloom.federation.model import Layer, Model, trainable
+from fedloom.federation.model import Layer, Model, running_statistics, trainable
+from fedloom.federation.randomness import torch_seeded
 from fedloom.types import Vector
 
 Product = Callable[[Vector], Vector]
@@ -57,6 +58,8 @@ class Kernel(ABC):
 
     stacks: bool
     """Whether a stack takes its steps together; otherwise clients walk one after the other."""
+    passed: Vector | None = None
+    """Of a model with running statistics: what the last pass has made of them."""
 
     @abstractmethod
     def bind(self, theta: Vector) -> Vector:
@@ -237,29 +240,37 @@ class StackKernel(Kernel):
 
 
 class ModuleKernel(Kernel):
-    """Any module, one client after the other, its parameters being views of one flat buffer."""
+    """Any module, one client after the other, its parameters being views of one flat buffer.
+
+    So are its running statistics, where it has some: a pass forward moves them as torch does, and nothing else ever
+    does. Of gradients that part is 0.
+    """
 
     stacks = False
 
     def __init__(self, model: Model, loss: Loss, dtype: torch.dtype) -> None:
-        self.loss, self.laid_out = loss, model.laid_out
+        self.loss, self.laid_out, self.tailed, self.n = loss, model.laid_out, model.tailed, model.n
         self.module = model.built().to(dtype).train()
-        self.flat = torch.zeros(model.n, dtype=dtype)
+        self.flat = torch.zeros(model.width, dtype=dtype)
         self.parameters: list[Tensor] = list(trainable(self.module))
         self.recurs = any(isinstance(part, nn.RNNBase) for part in self.module.modules())
-        for parameter, view in zip(self.parameters, model.views(self.flat).values(), strict=True):
-            parameter.data = view
+        self.running = [part for part in self.module.modules() if getattr(part, "running_mean", None) is not None]
+        self.refused: dict[tuple[int, ...], bool] = {}
+        self.tail = self.flat[self.n :]
+        tensors = [*self.parameters, *running_statistics(self.module).values()]
+        for tensor, view in zip(tensors, model.views(self.flat).values(), strict=True):
+            tensor.data = view
 
     def gradient(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor) -> Vector:
         gradients = []
         for i in range(len(theta)):
             with self._at(theta[i]):
-                gradients.append(_flat(self._backward(x[i], y[i], _of(weight, i))))
+                gradients.append(self._flat(self._backward(x[i], y[i], _of(weight, i)), theta))
         return torch.stack(gradients)
 
     def linearise(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor) -> tuple[Vector, Product]:
         pairs = [self._graph(theta[i], x[i], y[i], _of(weight, i)) for i in range(len(theta))]
-        gradients = torch.stack([_flat(gradients) for gradients in pairs])
+        gradients = torch.stack([self._flat(gradients, theta) for gradients in pairs])
         return gradients, lambda v: torch.stack(
             [self._twice(at, gradients, one) for at, gradients, one in zip(theta, pairs, v, strict=True)]
         )
@@ -271,39 +282,72 @@ class ModuleKernel(Kernel):
 
     def _twice(self, theta: Vector, gradients: tuple[Tensor, ...], v: Vector) -> Vector:
         """The gradient of ⟨∇f, v⟩: a second pass backwards through the first, at the same θ."""
-        along = torch.split(v, [parameter.numel() for parameter in self.parameters])
+        along = torch.split(v[: self.n], [parameter.numel() for parameter in self.parameters])
         pairs = [(g, part.view_as(g)) for g, part in zip(gradients, along, strict=True) if g.requires_grad]
         if not pairs:
             return torch.zeros_like(v)
         slopes, parts = zip(*pairs, strict=True)
         with self._at(theta), _without_onednn() if self.recurs else nullcontext():
-            return _flat(torch.autograd.grad(slopes, self.parameters, parts, materialize_grads=True, retain_graph=True))
+            found = torch.autograd.grad(slopes, self.parameters, parts, materialize_grads=True, retain_graph=True)
+            return self._flat(found, v)
 
     @contextmanager
     def _at(self, theta: Vector) -> Iterator[None]:
         """The module's parameters at θ, and then back: a walk may ask for a gradient elsewhere between two steps."""
         under_way = self.flat.clone()
-        self.flat.copy_(theta)
+        self.flat.copy_(self.tailed(theta))
         try:
             yield
         finally:
+            self.passed = self.tail.clone()
             self.flat.copy_(under_way)
 
     def bind(self, theta: Vector) -> Vector:
-        self.flat.copy_(theta[0])
-        return self.flat.unsqueeze(0)
+        self.flat.copy_(self.tailed(theta[0]))
+        return self.flat[: theta.shape[-1]].unsqueeze(0)
 
     def step(self, theta: Vector, x: Tensor, y: Tensor, weight: float | Tensor, affine: Affine | None) -> None:
         gradients = self._backward(x[0], y[0], _of(weight, 0))
         if affine is not None:
-            affine.apply(theta)
+            affine.apply(theta[:, : self.n])
         with torch.no_grad():
             torch._foreach_sub_(self.parameters, list(gradients))
 
     def _backward(self, x: Tensor, y: Tensor, weight: float | Tensor, graph: bool = False) -> tuple[Tensor, ...]:
-        with torch.enable_grad():
+        with torch.enable_grad(), self._lonely(x) if self.running and len(x) == 1 else nullcontext():
             total = (self.loss.rows(self.module(self.laid_out(x)), y) * weight).sum()
             return torch.autograd.grad(total, self.parameters, materialize_grads=True, create_graph=graph)
+
+    @contextmanager
+    def _lonely(self, x: Tensor) -> Iterator[None]:
+        """One row may have a single number a channel, of which no statistics can be made, and torch refuses it: such a
+        row is normalised by the running statistics, which stay as they are."""
+        shape = tuple(x.shape[1:])
+        if shape not in self.refused:
+            self.refused[shape] = self._refuses(x)
+        for part in self.running:
+            part.train(not self.refused[shape])
+        try:
+            yield
+        finally:
+            for part in self.running:
+                part.train()
+
+    def _refuses(self, x: Tensor) -> bool:
+        before = self.tail.clone()
+        try:
+            with torch.no_grad(), torch_seeded(0):
+                self.module(self.laid_out(x))
+        except ValueError:
+            return True
+        finally:
+            self.tail.copy_(before)
+        return False
+
+    def _flat(self, tensors: tuple[Tensor, ...], like: Vector) -> Vector:
+        """All numbers as one vector, out of the graph; as long as another, with zeros in its tail."""
+        parts = [tensor.detach().reshape(-1) for tensor in tensors]
+        return torch.cat([*parts, parts[0].new_zeros(like.shape[-1] - self.n)])
 
 
 def kernel_for(model: Model, loss: Loss, dtype: torch.dtype, x: Tensor, y: Tensor) -> Kernel:
@@ -330,11 +374,6 @@ def _without_onednn() -> Iterator[None]:
         yield
     finally:
         switch.enabled = before
-
-
-def _flat(tensors: tuple[Tensor, ...]) -> Vector:
-    """All numbers as one vector, out of the graph."""
-    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
 def _of(weight: float | Tensor, i: int) -> float | Tensor:

@@ -14,7 +14,8 @@ from fedloom.errors import ModelError
 from fedloom.federation.model import Slice, last_layer, of_each
 
 Layers = str | Sequence[str]
-"""Names of tensors or of layers, patterns such as "conv*", "head" or "last" (the last layer), "body" (all others)."""
+"""Names of tensors or of layers, patterns such as "conv*", "head" or "last" (the last layer), "body" (all others), or
+"norm" (all layers that normalise, such as BatchNorm, whatever they are called)."""
 
 
 def named(slices: Mapping[str, Slice], layers: Layers) -> tuple[str, ...]:
@@ -22,9 +23,12 @@ def named(slices: Mapping[str, Slice], layers: Layers) -> tuple[str, ...]:
     words = [word.strip() for word in layers.split(",")] if isinstance(layers, str) else list(layers)
     last = last_layer(slices)
     found: set[str] = set()
+    own: Sequence[str]
     for word in words:
         if word in ("head", "last", "body") and not _matching(slices, word):
             own = last if word != "body" else [name for name in slices if name not in last]
+        elif word == "norm" and not _matching(slices, word):
+            own = [name for name, where in slices.items() if where.norm]
         else:
             own = _matching(slices, word)
         if not own:
@@ -42,6 +46,10 @@ def _matching(slices: Mapping[str, Slice], word: str) -> list[str]:
 def _unknown(slices: Mapping[str, Slice], word: str, last: Sequence[str]) -> str:
     if word == "body":
         return f"the model has no body: {', '.join(last)} is all that it has; name layers of a model with several"
+    if word == "norm":
+        return (
+            f"the model has no layer that normalises; it has {', '.join(slices)}. Take one with BatchNorm or GroupNorm"
+        )
     return f"the model has no layer {word!r}; it has {', '.join(slices)}, and 'head' is {', '.join(last)}"
 
 

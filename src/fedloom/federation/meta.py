@@ -83,7 +83,7 @@ class Episode:
 def adapted(client: Client, theta: Vector, alpha: float | Vector, inner: Sequence[Rows]) -> Vector:
     """φ: θ after one inner step on each of these rows; where a client has none it stays as it is."""
     for rows in inner:
-        theta = theta - alpha * client.grad(theta, rows)
+        theta = client.follow(theta - alpha * client.grad(theta, rows))
     return theta
 
 
@@ -112,7 +112,7 @@ def meta_steps(
         if optimiser is not None:
             after = theta.clone()
             optimiser.step(after, g, lr, slots, k + 1)
-        theta = torch.where(client.column(active) > 0, after, theta)
+        theta = torch.where(client.column(active) > 0, client.follow(after), theta)
     return theta, client.column(count)
 
 
@@ -125,14 +125,15 @@ def _reverse(
     for rows, curved in zip(episode.inner, episode.curved, strict=True):
         g, times = _slope(client, at, rows, curved, how)
         trail.append((g, times))
-        at = at - alpha * g if vector else torch.add(at, g, alpha=-float(alpha))
+        at = client.follow(at - alpha * g if vector else torch.add(at, g, alpha=-float(alpha)))
     r = client.grad(at, episode.query)
     slope = torch.zeros_like(r) if vector else None
     for g, times in reversed(trail):
         if slope is not None:
             slope.addcmul_(g, r, value=-1)
         if times is not None:
-            r = r.sub_(times(alpha * r)) if vector else r.sub_(times(r), alpha=float(alpha))
+            with client.unnoticed():
+                r = r.sub_(times(alpha * r)) if vector else r.sub_(times(r), alpha=float(alpha))
     return r, slope
 
 
@@ -142,8 +143,11 @@ def _slope(client: Client, at: Vector, rows: Rows, curved: Rows, how: Meta) -> t
     if how.order == "first":
         return client.grad(at, rows), None
     if how.order == "exact":
-        g, times = client.linearise(at, curved)
-        return (g if curved is rows else client.grad(at, rows)), times
+        if curved is rows:
+            return client.linearise(at, rows)
+        with client.unnoticed():
+            _, times = client.linearise(at, curved)
+        return client.grad(at, rows), times
 
     def apart(v: Vector) -> Vector:
         ahead, behind = torch.add(at, v, alpha=how.delta), torch.sub(at, v, alpha=how.delta)

@@ -27,6 +27,8 @@ class Slice:
     start: int
     stop: int
     shape: tuple[int, ...]
+    norm: bool = False
+    """Whether it belongs to a layer that normalises."""
 
     def of(self, theta: Vector) -> Tensor:
         """That tensor inside θ, without copying; a stack keeps its leading axis."""
@@ -43,8 +45,8 @@ class Layer:
 
 
 def last_layer(slices: Mapping[str, Slice]) -> tuple[str, ...]:
-    """The tensors of the last layer, by the names of all."""
-    prefix = list(slices)[-1].rpartition(".")[0]
+    """The tensors of the last layer with parameters, by the names of all."""
+    prefix = [name for name in slices if name.rpartition(".")[2] not in _RUNNING][-1].rpartition(".")[0]
     return tuple(name for name in slices if name.rpartition(".")[0] == prefix)
 
 
@@ -53,6 +55,9 @@ def of_each(value: Tensor, n: int, part: Callable[[Tensor], Tensor]) -> Tensor:
     return part(value.view(*value.shape[:-1], -1, n)).flatten(-2)
 
 
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm, nn.RMSNorm)
+"""The layers that normalise, whatever a network calls them."""
+_RUNNING = ("running_mean", "running_var")
 _STACKED_MOST = 10_000
 """Parameters of a module that is not of fully connected layers alone, above which a stack of it gains nothing."""
 
@@ -62,6 +67,9 @@ class Model:
 
     ``model(theta, x)`` takes θ of shape (n,) with a batch x, or a stack θ of shape (clients, n) with one batch a
     client. Where θ's values come from is nobody's business here: ``model.init(seed)`` gives a first one.
+
+    Running statistics (of BatchNorm) are no parameters. A vector may carry them as a tail, (w, s), s being all that
+    ``statistics`` names; a vector without one stands for the model with the statistics that the module is built with.
 
     * ``build``: a function that builds the ``torch.nn.Module``, so that a seed decides its first weights and every
       process can build its own.
@@ -75,16 +83,16 @@ class Model:
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         self.build = build
         self.module = self.built().eval()
-        _refuse_running_statistics(self.module)
-        self.slices: dict[str, Slice] = {}
-        position = 0
-        for name, parameter in self.module.named_parameters():
-            if parameter.requires_grad:
-                self.slices[name] = Slice(position, position + parameter.numel(), tuple(parameter.shape))
-                position += parameter.numel()
-        if position == 0:
+        normal = {prefix for prefix, part in self.module.named_modules() if isinstance(part, NORMS)}
+        kept = {name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad}
+        self.slices, self.n = _laid(kept, normal, 0)
+        if self.n == 0:
             raise ModelError("the model has no parameters: there is nothing to train")
-        self.n = position
+        running = running_statistics(self.module)
+        self.statistics, self.width = _laid(running, normal, self.n)
+        """The running statistics, and how long a vector is that carries them."""
+        first = [tensor.detach().reshape(-1) for tensor in running.values()]
+        self._running = torch.cat(first).clone() if first else torch.empty(0)
         named = (*self.module.named_parameters(), *self.module.named_buffers())
         self._takes: dict[tuple[int, ...], Callable[[Tensor], Tensor]] = {}
         self._singles: dict[tuple[int, ...], str | None] = {}
@@ -106,9 +114,21 @@ class Model:
         """θ as the module's own initialisation draws it for this seed."""
         return torch.cat([p.detach().reshape(-1) for p in trainable(self.built(seed))]).to(dtype)
 
+    @property
+    def tensors(self) -> dict[str, Slice]:
+        """All that a vector with its tail has: the parameters, then the running statistics."""
+        return {**self.slices, **self.statistics}
+
+    def tailed(self, theta: Vector) -> Vector:
+        """θ with a tail: its own, or the statistics that the module is built with."""
+        if not self.statistics or theta.shape[-1] == self.width:
+            return theta
+        return torch.cat([theta, self._running.to(theta.dtype).expand(*theta.shape[:-1], -1)], -1)
+
     def views(self, theta: Vector) -> dict[str, Tensor]:
         """The named tensors inside θ, without copying; a stack keeps its leading axis."""
-        return {name: where.of(theta) for name, where in self.slices.items()}
+        tailed = theta.shape[-1] == self.width
+        return {name: where.of(theta) for name, where in (self.tensors if tailed else self.slices).items()}
 
     def mask(self, names: Iterable[str]) -> Tensor:
         """True at the coordinates of the named tensors; a name stands for all that begin with it ("head." …)."""
@@ -169,6 +189,8 @@ class Model:
         The choice follows from the model and the rows' shape alone, not from a measurement on this machine: results
         must not depend on one.
         """
+        if self.statistics:
+            return "it keeps running statistics"
         if self.n > _STACKED_MOST:
             return f"above {_STACKED_MOST:,} parameters (it has {self.n:,}) a stack is no faster"
         theta = torch.stack([self.init(seed) for seed in (0, 1)])
@@ -300,13 +322,31 @@ def activate(h: Tensor, name: str) -> Tensor:
     return h if name == "none" else ACTIVATIONS[name](h)
 
 
-def _refuse_running_statistics(module: nn.Module) -> None:
-    for name, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
+def _laid(tensors: Mapping[str, Tensor], normal: set[str], start: int) -> tuple[dict[str, Slice], int]:
+    """Named tensors one after the other, from a place on, and where they end."""
+    found = {}
+    for name, tensor in tensors.items():
+        stop = start + tensor.numel()
+        found[name] = Slice(start, stop, tuple(tensor.shape), name.rpartition(".")[0] in normal)
+        start = stop
+    return found, start
+
+
+def running_statistics(module: nn.Module) -> dict[str, Tensor]:
+    """The running statistics of a module's layers, by name, in the order of the layers."""
+    found = {}
+    for prefix, part in module.named_modules():
+        if not isinstance(part, nn.modules.batchnorm._NormBase) or not part.track_running_stats:
+            continue
+        if part.momentum is None:
             raise ModelError(
-                f"the layer {name!r} ({type(part).__name__}) keeps running statistics outside the parameters, which "
-                "no method could average or personalise; use GroupNorm"
+                f"the layer {prefix!r} ({type(part).__name__}) has momentum=None: its running statistics are the mean "
+                "over all batches since the start, which clients that take turns cannot keep; give a momentum, such as "
+                "0.1"
             )
+        for name in _RUNNING:
+            found[f"{prefix}.{name}" if prefix else name] = getattr(part, name)
+    return found
 
 
 def check_fit(model: Model, x: Tensor, outputs: int, dtype: torch.dtype) -> None:

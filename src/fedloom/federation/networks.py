@@ -327,6 +327,86 @@ def cnn(
     return network.apply(_truncated_normal) if init == "truncated-normal" else network
 
 
+class Block(nn.Module):
+    """Two 3x3 convolutions, each normalised, beside a way past them."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), normalised(norm, outputs)
+        self.conv2, self.norm2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), normalised(norm, outputs)
+        self.past: nn.Module = nn.Identity()
+        if stride > 1 or inputs != outputs:
+            self.past = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), normalised(norm, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """ReLU(what the convolutions make of x, and x itself)."""
+        h = torch.relu(self.norm1(self.conv1(x)))
+        return torch.relu(self.norm2(self.conv2(h)) + self.past(x))
+
+
+class ResNet(nn.Module):
+    """A residual network for small images: a 3x3 convolution, stages of blocks, the mean over pixels, a linear head.
+
+    Each stage but the first has half the height and width of the one before, and twice its channels.
+    """
+
+    def __init__(self, channels: int, outputs: int, blocks: tuple[int, ...], width: int, norm: str) -> None:
+        super().__init__()
+        self.norm = norm
+        self.conv, self.first = nn.Conv2d(channels, width, 3, 1, 1, bias=False), normalised(norm, width)
+        stages, inputs = [], width
+        for stage, count in enumerate(blocks):
+            wide = width * 2**stage
+            for block in range(count):
+                stages.append(Block(inputs, wide, 2 if stage and not block else 1, norm))
+                inputs = wide
+        self.blocks, self.head = nn.Sequential(*stages), nn.Linear(inputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One output row a row."""
+        h = self.blocks(torch.relu(self.first(self.conv(x))))
+        return torch.as_tensor(self.head(h.mean((2, 3))))
+
+
+def normalised(norm: str, channels: int) -> nn.Module:
+    """The layer that normalises so many channels: BatchNorm, or GroupNorm with about 16 channels a group."""
+    if norm == "batch":
+        return nn.BatchNorm2d(channels)
+    return nn.GroupNorm(math.gcd(channels, max(1, channels // 16)), channels)
+
+
+@NETWORKS.register("resnet8")
+def resnet8(
+    shape: tuple[int, ...], outputs: int, norm: Literal["batch", "group"] = "batch", width: Count = 16
+) -> nn.Module:
+    """ResNet-8 for small images: a 3x3 convolution with ``width`` channels, three stages of one block, outputs.
+
+    ``norm`` "batch" is BatchNorm, whose running statistics are averaged beside the parameters; "group" is GroupNorm,
+    which has none.
+    """
+    return _resnet("resnet8", shape, outputs, (1, 1, 1), width, norm)
+
+
+@NETWORKS.register("resnet18")
+def resnet18(
+    shape: tuple[int, ...], outputs: int, norm: Literal["batch", "group"] = "batch", width: Count = 64
+) -> nn.Module:
+    """ResNet-18 as it is used on small images: a 3x3 convolution and no pool first, four stages of two blocks.
+
+    ``norm`` "batch" is BatchNorm, whose running statistics are averaged beside the parameters; "group" is GroupNorm,
+    which has none. The first stage has ``width`` channels.
+    """
+    return _resnet("resnet18", shape, outputs, (2, 2, 2, 2), width, norm)
+
+
+def _resnet(
+    name: str, shape: tuple[int, ...], outputs: int, blocks: tuple[int, ...], width: int, norm: str
+) -> nn.Module:
+    if norm not in ("batch", "group"):
+        raise ConfigError(f"there is no norm {norm!r}; choose one of batch, group")
+    return ResNet(_image(shape, name, 4)[0], outputs, blocks, width, norm)
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How to build a network: plain values, so that another process can follow it too."""
@@ -390,10 +470,10 @@ def build_model(
 ) -> Model:
     """Build the model of that name, or the user's own, with the inputs and outputs that the data need.
 
-    * ``name``: "linear", "mlp", "lenet", "cnn", "lstm", "transformer", or a callable, "package.module:callable",
-      which is given the shape of a row, the number of outputs and the options. Or a ``torch.nn.Module``, whose weights
-      are then the first ones for every seed; or a function or class that gives one, called with (shape, outputs,
-      options) where data are given, else without arguments.
+    * ``name``: "linear", "mlp", "lenet", "cnn", "resnet8", "resnet18", "lstm", "transformer", or a callable,
+      "package.module:callable", which is given the shape of a row, the number of outputs and the options. Or a
+      ``torch.nn.Module``, whose weights are then the first ones for every seed; or a function or class that gives one,
+      called with (shape, outputs, options) where data are given, else without arguments.
     * ``data``: the federation that the model is for; a module needs none.
     * ``options``: those of the network, such as ``hidden=[64]`` of an mlp.
 

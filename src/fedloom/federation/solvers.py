@@ -68,7 +68,9 @@ def solver_for(problem: Problem, name: str) -> str:
     """Which solver "auto" stands for; refuses one that this model or loss has no use for."""
     if name not in SOLVERS:
         raise ConfigError(f"there is no solver {name!r}; choose one of {', '.join(SOLVERS)}")
-    smooth = problem.loss.name in _SMOOTH
+    smooth = problem.loss.name in _SMOOTH and not problem.model.statistics
+    if name in ("newton", "lbfgs"):
+        refuse_statistics(problem, f"solver = {name!r}", "solver = 'gradient'")
     if name == "auto":
         if has_closed_form(problem):
             return "exact"
@@ -85,6 +87,15 @@ def solver_for(problem: Problem, name: str) -> str:
             f"one of the losses {', '.join(_SMOOTH)}"
         )
     return name
+
+
+def refuse_statistics(problem: Problem, what: str, instead: str) -> None:
+    """Refuses a model with running statistics for something that needs the loss as a function of its parameters."""
+    if problem.model.statistics:
+        raise ConfigError(
+            f"{what} needs a loss that follows from the parameters alone, and this model has running statistics "
+            f"(BatchNorm): its loss in training is that of a batch; use {instead}, or a network with GroupNorm"
+        )
 
 
 def prox(client: Client, v: Vector, rho: float | Tensor, start: Vector, how: Inner) -> Vector:

@@ -30,7 +30,10 @@ class Walk:
     ) -> None:
         if pull is not None and isinstance(pull[0], Tensor) and pull[0].dim() == 0:
             pull = (float(pull[0]), pull[1])
-        self.client, self.y, self.lr, self.pull, self.shift = client, y, lr, pull, shift
+        n = client.problem.model.n  # running statistics, beyond, are moved by passes and by nothing else
+        self.client, self.y, self.w, self.lr = client, y, y[:, :n], lr
+        self.pull = None if pull is None else (pull[0], pull[1][..., :n])
+        self.shift = None if shift is None else shift[..., :n]
         self.last: tuple[Step, Tensor, Tensor] | None = None
 
     def plain(self, plan: Plan) -> None:
@@ -46,12 +49,15 @@ class Walk:
         self, plan: Plan, optimiser: Optimiser | None, direction: Callable[[Vector, Vector], Vector] | None
     ) -> None:
         kernel = self.client.problem.kernel
-        slots = optimiser.slots(self.y) if optimiser is not None else []
+        slots = optimiser.slots(self.w) if optimiser is not None else []
+        n = self.w.shape[1]
         for count, step in enumerate(plan, 1):
             self.client.step = count
-            at, a = self.y[: step.active], step.active
+            at, a = self.w[: step.active], step.active
             x, y = self._data(step, plan)
-            g = kernel.gradient(at, x, y, self._weight(step, 1.0))
+            g = kernel.gradient(self.y[:a], x, y, self._weight(step, 1.0))[:, :n]
+            if self.y.shape[1] > n and kernel.passed is not None:
+                self.y[:, n:] = kernel.passed
             if self.pull is not None:
                 g.add_(head(self.pull[0], a) * (at - head(self.pull[1], a)))
             if self.shift is not None:

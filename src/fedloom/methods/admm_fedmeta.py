@@ -21,7 +21,7 @@ from fedloom.federation.meta import Meta, Order
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Replies
 from fedloom.federation.schedules import Rate, rate_at
-from fedloom.federation.solvers import Inner
+from fedloom.federation.solvers import Inner, refuse_statistics
 from fedloom.methods.adapting import MetaLearning, norm
 from fedloom.methods.method import Context
 from fedloom.methods.register import register
@@ -191,6 +191,10 @@ class ADMMMetaExact(MetaADMM):
     """The norm of the subproblem's gradient at which a client stops."""
     max_iterations: Count = 20
     """Iterations in a round at most."""
+
+    def check(self, problem: Problem) -> None:
+        super().check(problem)
+        refuse_statistics(problem, "L-BFGS", "admm-fedmeta")
 
     def local(self, client: Client, theta: Vector, y: Vector, w: Tensor, rho: Tensor) -> Vector:
         how = Inner(tolerance=self.tolerance, max_iterations=self.max_iterations)

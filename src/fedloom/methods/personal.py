@@ -6,6 +6,9 @@ M. G. Arivazhagan, V. Aggarwal, A. K. Singh and S. Choudhary, "Federated learnin
 P. P. Liang, T. Liu, L. Ziyin, N. B. Allen, R. P. Auerbach, D. Brent, R. Salakhutdinov and L.-P. Morency, "Think
 locally, act globally: federated learning with local and global representations", 2020 (LG-FedAvg).
 https://arxiv.org/abs/2001.01523
+
+X. Li, M. Jiang, X. Zhang, M. Kamp and Q. Dou, "FedBN: federated learning on non-IID features via local batch
+normalization", ICLR 2021 (FedBN). https://arxiv.org/abs/2102.07623
 """
 
 from __future__ import annotations
@@ -49,8 +52,8 @@ class PersonalLayers(Wrapper):
     stand_in = "the shared layers with the personal ones as they began"
 
     layers: str | Sequence[str] = field(default="head", kw_only=True)
-    """The personal layers: "head" or "last" (the last layer), "body" (all others), or names, such as "conv1", and
-    patterns, such as "conv*", in a list or with commas between them."""
+    """The personal layers: "head" or "last" (the last layer), "body" (all others), "norm" (all that normalise), or
+    names, such as "conv1", and patterns, such as "conv*", in a list or with commas between them."""
     start: Start = field(default="own", kw_only=True)
     """Where a client's personal part begins: at a draw of its "own", at the initial model that all draw alike
     ("common"), or at the server's, which is then "sent" with every message (for a start from an earlier run)."""
@@ -237,6 +240,20 @@ class FedPer(Named, FedAvg):
     """
 
     wraps = FedAvg
+
+
+@register("fedbn", family="personalisation", paper="Li et al., ICLR 2021", declaration=".layers:FEDBN")
+@dataclass(frozen=True)
+class FedBN(Named, FedAvg):
+    """FedAvg on all but the layers that normalise, which every client has for itself.
+
+    For clients whose features are shifted and scaled: a client's scale γ, shift β and running statistics stay with it.
+    Layers that normalise are known by what they are, whatever a network calls them.
+    """
+
+    wraps = FedAvg
+
+    layers: str | Sequence[str] = field(default="norm", kw_only=True)
 
 
 @register("lg-fedavg", family="personalisation", paper="Liang et al., 2020", declaration=".layers:LG_FEDAVG")

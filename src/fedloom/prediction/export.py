@@ -19,7 +19,19 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.errors import ConfigError, ModelError, RunError
-from fedloom.federation.networks import Attention, Cells, Places, Recipe, Steps, Transformer, Words, last_state
+from fedloom.federation.networks import (
+    Attention,
+    Block,
+    Cells,
+    Places,
+    Recipe,
+    ResNet,
+    Steps,
+    Transformer,
+    Words,
+    last_state,
+    normalised,
+)
 from fedloom.federation.scale import Scale
 from fedloom.prediction.answers import OF, PREDICTION, SHARE, output_names
 from fedloom.prediction.card import columns_of
@@ -230,9 +242,8 @@ def _code(predictor: Predictor) -> tuple[str, tuple[str, ...]]:
         layers = "\n".join(f"        {_layer(part)}," for part in module)
         own = f"{inspect.getsource(Places)}\n\n" if any(isinstance(part, Places) for part in module) else ""
         return f"{own}def network():\n    return nn.Sequential(\n{layers}\n    )\n", ()
-    if isinstance(module, Cells | Transformer) and isinstance(build, Recipe):
-        parts: tuple[Callable[..., Any], ...] = (Words, Steps, *_SOURCES[type(module)])
-        sources = "\n\n".join(inspect.getsource(part) for part in parts)
+    if isinstance(module, Cells | Transformer | ResNet) and isinstance(build, Recipe):
+        sources = "\n\n".join(inspect.getsource(part) for part in _SOURCES[type(module)])
         return f"import math\n\n\n{sources}\n\ndef network():\n    return {_made(module)}\n", ()
     said = "the network is your own: write into network() of load.py how it is built; onnx and torchscript need no code"
     return 'def network():\n    raise NotImplementedError("build your own network here: return YourModule(…)")\n', (
@@ -241,14 +252,20 @@ def _code(predictor: Predictor) -> tuple[str, tuple[str, ...]]:
 
 
 _SOURCES: dict[type[nn.Module], tuple[Callable[..., Any], ...]] = {
-    Cells: (last_state, Cells),
-    Transformer: (Attention, Transformer),
+    Cells: (Words, Steps, last_state, Cells),
+    Transformer: (Words, Steps, Attention, Transformer),
+    ResNet: (normalised, Block, ResNet),
 }
 """What load.py needs of the networks that are more than a chain of layers."""
 
 
-def _made(module: Cells | Transformer) -> str:
+def _made(module: Cells | Transformer | ResNet) -> str:
     """The call that makes such a network; nothing is dropped at random where it only predicts."""
+    if isinstance(module, ResNet):
+        conv, wide = module.conv, [block.conv2.out_channels for block in module.blocks]
+        blocks = tuple(wide.count(channels) for channels in dict.fromkeys(wide))
+        given = (conv.in_channels, module.head.out_features, blocks, conv.out_channels, module.norm)
+        return f"ResNet({', '.join(map(repr, given))})"
     front, given = "Steps()", tuple[object, ...]()
     if isinstance(module.front, Words):
         front = f"Words({module.front.table.num_embeddings - 1}, {module.front.table.embedding_dim})"

@@ -25,6 +25,7 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
 from fedloom.methods import Method, lookup
+from fedloom.methods.statistics import with_statistics
 from fedloom.prediction.answers import SHARE, Array, answers, output_names
 from fedloom.prediction.card import ModelCard
 from fedloom.prediction.parts import party
@@ -174,7 +175,7 @@ class Predictor:
         module = self.model.built().to(self.theta.dtype).eval()
         with torch.no_grad():
             for name, value in self.model.views(self.theta).items():
-                module.get_parameter(name).copy_(value)
+                (module.get_buffer if name in self.model.statistics else module.get_parameter)(name).copy_(value)
         return module
 
 
@@ -231,7 +232,7 @@ def _own(saved: SavedModel, card: ModelCard, model: Model, method: Method | None
             f"the model of client {label} is on its node: on real devices what clients remember never leaves them"
         )
     config = RunFolder(saved.folder, None).read_toml(CONFIG)
-    method = method or _method(config.get("method"), saved.folder)
+    method = with_statistics(method or _method(config.get("method"), saved.folder), model)
     problem = Problem(_blank(card), model, dtype=card.dtype)
     with saved.memory() as store:
         memory, known = store.gather(torch.tensor([client]))
@@ -304,12 +305,12 @@ def _adapted(folder: Path, client: int | str | None, module: nn.Module | None, t
     except (safetensors.SafetensorError, ValueError, KeyError, RuntimeError) as error:
         raise RunError(f"{folder / WEIGHTS} is damaged ({error}). {again}") from None
     ordered = [
-        *(name for name in model.slices if name in tensors),
-        *(name for name in tensors if name not in model.slices),
+        *(name for name in model.tensors if name in tensors),
+        *(name for name in tensors if name not in model.tensors),
     ]
     shapes = {name: tuple(tensors[name].shape) for name in ordered}
     refuse_other_model(f"the model in {folder}", shapes, shapes_of(model))
-    theta = torch.cat([tensors[name].reshape(-1) for name in model.slices]).to(card.dtype)
+    theta = torch.cat([tensors[name].reshape(-1) for name in model.tensors]).to(card.dtype)
     return Predictor(card, model, theta, client=label, decision=decision_of(record))
 
 

@@ -111,7 +111,7 @@ def open_saved(folder: str | Path) -> SavedModel:
 
 def shapes_of(model: Model) -> Shapes:
     """The shapes of a model's tensors."""
-    return {name: piece.shape for name, piece in model.slices.items()}
+    return {name: piece.shape for name, piece in model.tensors.items()}
 
 
 def refuse_other_model(what: str, there: Mapping[str, tuple[int, ...]], here: Mapping[str, tuple[int, ...]]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedloom.conformance.answers import Invariant, Limit, Limits, OfRun, Same, accepted, greatest
 from fedloom.conformance.claims import IDEAL, Claim, Declaration, Finding, Hardship, Subject
@@ -32,10 +32,19 @@ from fedloom.conformance.declarations.common import (
 from fedloom.conformance.declarations.corrections import control_gap
 from fedloom.conformance.declarations.courses import ROUNDS, TRAINING, Defaults, Passes
 from fedloom.conformance.declarations.meta import FEDMETA_DEFAULTS, SMALL, meta_quadratic
-from fedloom.conformance.drive import Walk, apart, recall, replies_to
-from fedloom.conformance.problems import Known, classification, least_squares
+from fedloom.conformance.drive import Walk, apart, product, recall, replies_to
+from fedloom.conformance.problems import (
+    Known,
+    classification,
+    least_squares,
+    normalising,
+    pictures,
+    rows_in_order,
+)
 from fedloom.federation.client import Client
+from fedloom.federation.data import FederatedData
 from fedloom.federation.model import of_each
+from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem, fresh_model
 from fedloom.federation.randomness import Draw
 from fedloom.methods import FedAvg, Local, Scaffold
@@ -157,6 +166,92 @@ class ByHand:
 def table() -> Problem:
     """Three classes, a small network, in float64."""
     return classification(F64)
+
+
+def normal(dtype: torch.dtype = F64) -> Problem:
+    """The same with a layer that normalises."""
+    return normalising(nn.LayerNorm, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class AtHome(OfRun):
+    """A round is torch's own training of each client's module, then the mean of all but the layer that normalises."""
+
+    name: str
+    method: Mapping[str, Any] = field(default_factory=lambda: {"lr": 0.3, "batch": None, "steps": 2})
+    rounds: int = 3
+    tolerance: float = 1e-10
+
+    def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
+        with self.walking(subject, normalising(nn.BatchNorm1d), hardship) as walk:
+            what = "distance from modules that torch trains"
+            return greatest(self._distances(walk), self.rounds, self.tolerance, what)
+
+    def _distances(self, walk: Walk) -> Iterator[float]:
+        problem, method = walk.problem, cast(Any, walk.setting.method)
+        clients = [problem.client(i) for i in range(problem.data.clients)]
+        modules = [problem.model.built().to(problem.dtype).train() for _ in clients]
+        share = torch.cat([client.n.reshape(1) for client in clients])
+        share = share / share.sum()
+        while True:
+            walk.step()
+            for client, module in zip(clients, modules, strict=True):
+                rows = client.rows()
+                for _ in range(method.steps):
+                    module.zero_grad()
+                    torch.nn.functional.cross_entropy(module(rows.x), rows.y).backward()
+                    with torch.no_grad():
+                        for parameter in module.parameters():
+                            parameter -= method.lr * cast(Tensor, parameter.grad)
+            with torch.no_grad():
+                for several in zip(*(module.named_parameters() for module in modules), strict=True):
+                    if not several[0][0].startswith("2."):
+                        mean = sum(p * own for p, (_, own) in zip(share, several, strict=True))
+                        for _, own in several:
+                            own.copy_(mean)
+            found = product(walk, torch.arange(len(clients)))
+            yield max(_far(problem, one, module) for one, module in zip(found, modules, strict=True))
+
+
+def _far(problem: Problem, theta: Vector, module: nn.Module) -> float:
+    """How far a model is from a module, in all of its tensors."""
+    tensors = module.state_dict()
+    return max(float((value - tensors[name]).abs().max()) for name, value in problem.model.views(theta).items())
+
+
+@dataclass(frozen=True, eq=False)
+class Features(OfRun):
+    """Clients whose rows are s_i z + m_i, and whose first layer normalises, normalise them to the same."""
+
+    name: str
+    method: Mapping[str, Any] = field(default_factory=lambda: {"lr": 0.05, "batch": None, "steps": 200})
+    rounds: int = 1
+    tolerance: float = 2e-4
+    """The ε of the layer, 10⁻⁵, is not the same part of every variance."""
+
+    def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
+        with self.walking(subject, shifted(), hardship) as walk:
+            problem, found = walk.problem, list[Tensor]()
+            walk.step()
+            for client, theta in enumerate(product(walk, torch.arange(3))):
+                views, x = problem.model.views(theta), problem.client(client).rows().x
+                spread = (views["1.running_var"] * (len(x) - 1) / len(x) + 1e-5).sqrt()
+                found.append((x - views["1.running_mean"]) / spread)
+            off = max(float((one - found[0]).abs().max()) for one in found)
+            return Finding.within(off, self.tolerance, "greatest distance between features")
+
+
+def shifted() -> Problem:
+    """Three clients that hold the same rows, each shifted and scaled in its own way, with BatchNorm in front."""
+    random = Draw(11).generator("shifted")
+    z, y = torch.from_numpy(random.standard_normal((12, 4))), torch.from_numpy(random.integers(0, 3, 12))
+    x = torch.cat([scale * z + shift for scale, shift in ((1.0, 0.0), (3.0, 5.0), (0.5, -2.0))])
+    splits = rows_in_order(torch.tensor([12, 12, 12]))
+    data = FederatedData("shifted", x, y.repeat(3), "classification", splits, classes=("a", "b", "c"))
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        layers = nn.BatchNorm1d(4), nn.Linear(4, 3)
+    return Problem(data, build_model(nn.Sequential(nn.Flatten(), *layers)), dtype=F64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,6 +403,31 @@ FEDPER = Declaration(
     BATCHES,
     _FULL,
     equivalent=PLAIN,
+)
+FEDBN = Declaration(
+    (
+        Federations("local training with layers of one's own", _TWO, "2.", stands=WHO_ANSWERS, problem=normal),
+        Federations(
+            "other layers and weights, momentum",
+            {**_MOMENTUM, "layers": "head", "weighting": "uniform"},
+            "4.",
+            problem=normal,
+        ),
+        Federations(
+            "one bias that begins as the server's, Adam", {**_ADAM, "layers": ["4.bi*"]}, "4.bias", problem=normal
+        ),
+        joint("one full step finds the best common weights with a bias for each client", joint_optima, ONE_STEP),
+        alone,
+        Passes(ALL),
+        AtHome("BatchNorm stays at home, statistics and all"),
+        Features("clients that see the same, shifted and scaled, find the same features"),
+        Defaults({**TRAINING, **_AT_HOME, "layers": "norm", "weighting": "size"}),
+    ),
+    BATCHES,
+    _FULL,
+    equivalent=PLAIN,
+    table=normal,
+    images=pictures,
 )
 LG_FEDAVG = Declaration(
     (
