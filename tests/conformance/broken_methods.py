@@ -33,7 +33,7 @@ from fedloom.methods import (
     Scaffold,
 )
 from fedloom.methods.aso_fed import weighted
-from fedloom.methods.method import Context, Ints
+from fedloom.methods.method import Context, Ints, Wish
 from fedloom.types import Memory, Message, State, Vector
 
 
@@ -470,17 +470,8 @@ class StopsAtOnce(ADMM):
 class UsualAdaptation(PerFedAvg):
     """Adapts by 0.01, whatever α is."""
 
-    def adapt(
-        self,
-        client: Client,
-        state: State,
-        memory: Memory,
-        theta: Vector,
-        lr: float | None,
-        steps: int | None,
-        split: str,
-    ) -> Vector:
-        return Method.adapt(self, client, state, memory, theta, lr, steps, split)
+    def adapt(self, client: Client, state: State, memory: Memory, theta: Vector, wish: Wish) -> Vector:
+        return Method.adapt(self, client, state, memory, theta, wish)
 
 
 @dataclass(frozen=True)

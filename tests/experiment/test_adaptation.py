@@ -20,6 +20,7 @@ from fedloom.experiment.adaptation import open_run
 from fedloom.federation.client import Client
 from fedloom.federation.data import TARGET
 from fedloom.methods import FedAvg, Local
+from fedloom.methods.method import Wish
 from fedloom.storage.saved import saved_model
 from fedloom.types import Memory, State, Vector
 
@@ -267,6 +268,9 @@ def test_a_run_made_from_python_needs_its_problem_and_its_method(tmp_path: Path)
     one = fedloom.adapt(run, target, problem=problem, method=method)
     other = fedloom.adapt(fedloom.train(problem, method, rounds=1), target, problem=problem, method=method)
     assert torch.equal(one.theta, other.theta)
+    finer = fedloom.Problem(data, problem.model, dtype=torch.float64)
+    with pytest.raises(RunError, match=r"the model of the checkpoint in .* is float32, but its problem says float64"):
+        fedloom.adapt(run, target, problem=finer, method=method)
 
 
 def test_rows_are_drawn_by_the_seed_of_the_run_however_it_is_given(tmp_path: Path) -> None:
@@ -281,17 +285,8 @@ def test_rows_are_drawn_by_the_seed_of_the_run_however_it_is_given(tmp_path: Pat
 class Signed(FedAvg):
     """FedAvg whose clients adapt by the sign of the gradient."""
 
-    def adapt(
-        self,
-        client: Client,
-        state: State,
-        memory: Memory,
-        theta: Vector,
-        lr: float | None,
-        steps: int | None,
-        split: str,
-    ) -> Vector:
-        return theta - (lr or 0.01) * client.grad(theta, split).sign()
+    def adapt(self, client: Client, state: State, memory: Memory, theta: Vector, wish: Wish) -> Vector:
+        return theta - (wish.lr or 0.01) * client.grad(theta, wish.split).sign()
 
 
 def test_the_methods_own_rule_adapts() -> None:

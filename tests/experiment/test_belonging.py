@@ -250,6 +250,15 @@ def test_a_report_says_what_was_changed(whole: Path, tmp_path: Path, name: str) 
     assert said in (run / "report.html").read_text()
 
 
+def test_a_report_says_that_a_row_was_cut_off(begun: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(begun, tmp_path / "run"))
+    text = (run / "history.jsonl").read_text()
+    (run / "history.jsonl").write_text(text[:-40])
+    code, said = say("report", run)
+    assert code == 0
+    assert "line 4, the last, was cut off and is dropped" in said.replace("\n", " ")
+
+
 def test_a_summary_of_another_run_is_noticed(whole: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     Experiment.load(None, BEGUN | {"method.lr": 0.3}).run(tmp_path / "other")

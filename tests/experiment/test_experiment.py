@@ -72,6 +72,14 @@ def test_the_usual_model_suits_the_data(data: str, model: str) -> None:
     assert Experiment.load(None, {"data.name": data}).resolved()["model"]["name"] == model
 
 
+def test_rows_that_are_made_for_clients_are_made_again_from_what_is_written() -> None:
+    first = Experiment.load(None, {"data.name": "quadratics", "data.rows": 12, "data.partition": "iid"})
+    written = first.resolved()["data"]
+    again = Experiment.load(None, {f"data.{key}": value for key, value in written.items()})
+    assert written["clients"] == first.data().clients == 10
+    assert torch.equal(first.data().x, again.data().x)
+
+
 def windows(folder: Path, **scaling: str) -> dict[str, Any]:
     """Settings for a file of windows of six clients, with two targets."""
     random = np.random.default_rng(0)

@@ -192,6 +192,7 @@ def open_run(
             experiment = Experiment.load(saved.folder / CONFIG)
             problem, method = problem or experiment.problem(), method or experiment.method
     saved.refuse_other(problem.model)
+    saved.refuse_other_numbers(problem.dtype, "its problem" if experiment is None else CONFIG)
     return Trained(problem, method, saved.state, saved.round, config.get("seed", 0), saved, experiment)
 
 

@@ -94,8 +94,12 @@ class DataPlan:
     def arguments(self, seed: int) -> dict[str, Any]:
         """What the table depends on: its options, and for data that are made on the spot the seed and the clients."""
         made = {"seed": self._seed(seed), "clients": self.division.clients} if self.path is None else {}
-        known = SOURCES.find(self.name).options if self.path is None else ()
-        return self.options | {key: value for key, value in made.items() if key in known and value is not None}
+        return self.options | {key: value for key, value in made.items() if key in self._known and value is not None}
+
+    @property
+    def _known(self) -> Sequence[str]:
+        """The options of the function that loads the table; of a file none of those that are of interest here."""
+        return SOURCES.find(self.name).options if self.path is None else ()
 
     def federate(self, table: Table, seed: int, like: FederatedData | None = None) -> FederatedData:
         """Each client's rows, split, and scaled by those for training; or scaled ``like`` other data were."""
@@ -103,7 +107,10 @@ class DataPlan:
 
     def divide(self, table: Table, seed: int) -> Divided:
         """Each client's rows, split, before they are scaled."""
-        return divide(table, **vars(self.division) | {"seed": self._seed(seed)}, **self.steps)
+        chosen = vars(self.division) | {"seed": self._seed(seed)}
+        if self.division.clients is None and "clients" in self._known and table.groups is not None:
+            chosen["clients"] = len(table.groups.unique())  # rows that were made for so many are dealt to so many
+        return divide(table, **chosen, **self.steps)
 
     def choosing(self) -> DataPlan:
         """The same where something is chosen: with validation rows, unless the user said how many."""

@@ -35,7 +35,6 @@ from fedloom.storage.files import guarded
 from fedloom.storage.folder import CARD, CONFIG, FLEET, SCALES, SUMMARY, RunFolder
 from fedloom.storage.saved import SavedModel, open_saved, refuse_other_model, shapes_of
 from fedloom.storage.signature import stranger
-from fedloom.storage.tensors import name_of
 from fedloom.trust import doubting
 from fedloom.types import Vector
 
@@ -206,11 +205,7 @@ def _product(
     saved: SavedModel, card: ModelCard, model: Model, method: Method | None, client: int | str | None
 ) -> Predictor:
     """The server's model, a client's own, or a party's part."""
-    if saved.theta.dtype != card.dtype:
-        raise RunError(
-            f"the model of the checkpoint in {saved.folder} is {name_of(saved.theta.dtype)}, but {CARD} says "
-            f"{name_of(card.dtype)}: one of the two was changed; put it back"
-        )
+    saved.refuse_other_numbers(card.dtype, CARD)
     notes = _before_adaptation(card, saved.folder)
     if client is None:
         return Predictor(card, model, saved.theta, notes=notes).for_all()

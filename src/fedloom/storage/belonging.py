@@ -115,7 +115,7 @@ def _history(path: Path, run: str, meta: dict[str, Any]) -> list[str]:
         return [history.fault]
     if history.head(meta["clocks"]["round"]) != meta["history"]:
         return [f"{HISTORY} does not have the rows that it had when {CHECKPOINT} was written"]
-    return []
+    return history.notes
 
 
 def _meta(path: Path) -> dict[str, Any] | None:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from fedloom.errors import RunError
 from fedloom.federation.model import Model
 from fedloom.storage import checkpoint
@@ -57,6 +59,16 @@ class SavedModel:
         refuse_other_model(f"the model in {self.folder}", self.shapes, shapes_of(model))
         if not bool(self.theta.isfinite().all()):
             raise RunError(f"the model in {self.folder} is not finite: its run has diverged. Use the model of another")
+
+    def refuse_other_numbers(self, dtype: torch.dtype, whose: str) -> None:
+        """A RunError unless the model, and what the server keeps of that shape, are such numbers as somebody says."""
+        like = {f"{key!r}": value for key, value in self.state.items() if value.shape == self.theta.shape}
+        for name, value in {"model": self.theta, **like}.items():
+            if value.dtype != dtype:
+                raise RunError(
+                    f"the {name} of the checkpoint in {self.folder} is {name_of(value.dtype)}, but {whose} says "
+                    f"{name_of(dtype)}: one of the two was changed; put it back"
+                )
 
 
 def saved_model(folder: str | Path) -> SavedModel:
