@@ -23,6 +23,7 @@ from fedloom.federation.distributions import Distribution
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
+from fedloom.federation.statistics import Trail
 from fedloom.methods import method_of
 from fedloom.methods.method import Context, NodeMethod
 from fedloom.methods.statistics import KEY, Statistics, with_statistics
@@ -494,3 +495,38 @@ def test_a_model_may_begin_with_the_statistics_of_an_earlier_one() -> None:
     bare = torch.cat([first[: problem.model.n], torch.tensor([0.0] * 5 + [1.0] * 5, dtype=F64)])
     right = mean_of(hand(problem, range(3), bare))
     assert torch.allclose(run(problem, method, theta0=first[: problem.model.n]).theta, right, rtol=0, atol=1e-12)
+
+
+def _through_the_method(self: Statistics, state: Any, replies: Replies, ctx: Context) -> Any:
+    """A fault: the server's step size for the statistics too."""
+    moved = 0.3 * replies.mean(KEY)
+    return {**self.inner.server({k: v for k, v in state.items() if k != KEY}, replies, ctx), KEY: state[KEY] + moved}
+
+
+def _alike(self: Statistics, state: Any, replies: Replies, ctx: Context) -> Any:
+    """A fault: the sum in the place of the mean."""
+    rest = {k: v for k, v in state.items() if k != KEY}
+    return {**self.inner.server(rest, replies, ctx), KEY: state[KEY] + replies.sum(KEY)}
+
+
+def _any_pass(self: Trail, before: Tensor, after: Tensor) -> None:
+    """A fault: passes at a personal model count too."""
+    self.descended = self.last = after
+
+
+FAULTS: dict[str, tuple[type, str, Any]] = {
+    "through the method": (Statistics, "server", _through_the_method),
+    "summed": (Statistics, "server", _alike),
+    "any pass": (Trail, "passed", _any_pass),
+    "no pass": (Trail, "passed", lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_known_answer_sees_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = made()
+    right = tail_of(problem, mean_of(hand(problem, range(3))))
+    method = fedloom.Ditto(lr=LR, batch=BATCH, lambda_=0.7)
+    assert torch.allclose(run(problem, method).state[KEY], right, rtol=0, atol=1e-12)
+    monkeypatch.setattr(*FAULTS[fault])
+    assert not torch.allclose(run(problem, method).state[KEY], right, rtol=0, atol=1e-3)
