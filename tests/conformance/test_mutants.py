@@ -63,6 +63,7 @@ SAMPLE = {
     "pfedme": ("inner_steps ignored", "personal: the server's"),
     "personal": ("layers ignored", "memory own x: not kept"),
     "fedper": ("start ignored", "memory own x: settled though lost"),
+    "fedbn": ("layers ignored", "memory own x: not kept"),
     "lg-fedavg": ("layers ignored", "memory own x: not kept"),
     "fedrep": ("head_epochs ignored", "adapt: not at all"),
     "fedper-maml": ("alpha ignored", "memory own x: not kept"),

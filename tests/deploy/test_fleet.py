@@ -98,6 +98,17 @@ def test_a_fleet_ends_in_the_same_bits_as_the_simulator(tmp_path: Path, method: 
             assert ours["evaluation"][metric] == pytest.approx(values, rel=1e-6)
 
 
+@pytest.mark.parametrize("method", ["fedbn", "fedadam"])
+def test_a_fleet_moves_running_statistics_as_the_simulator_does(tmp_path: Path, method: str) -> None:
+    folder = folder_with(tmp_path, method, "lr = 0.1\nbatch = 64", every=0)
+    file = folder / "experiment.toml"
+    file.write_text(file.read_text().replace('name = "linear"', 'name = "resnet8"\nwidth = 2'))
+    run, expected = deployed(folder, fleet(folder, 3)), simulated(folder)
+    assert run.summary["theta_sha256"] == expected.summary["theta_sha256"]
+    assert run.summary["metrics"] == pytest.approx(expected.summary["metrics"])
+    assert run.summary["bytes_up"] == expected.summary["bytes_up"]
+
+
 class Overheard(LocalGrid):
     """Keeps the bytes of all that nodes are sent and say."""
 

@@ -100,7 +100,7 @@ def test_a_network_says_which_rows_it_reads(
 @pytest.mark.parametrize(
     ("name", "options", "complaint"),
     [
-        ("lnet", {}, r"no model 'lnet'; did you mean 'lenet'\? Or choose one of linear, mlp.*module:callable"),
+        ("resne", {}, r"no model 'resne'; did you mean 'resnet8'\? Or choose one of linear, mlp.*module:callable"),
         ("mlp", {"activation": "gelu"}, r"no activation 'gelu'; choose one of relu"),
         ("mlp", {"hiden": [3]}, r"'mlp' cannot be built with the options .*hiden"),
         ("cnn", {"kernel": 4}, r"odd kernel, not 4"),
@@ -257,3 +257,29 @@ def test_the_networks_of_admm_fedmeta_can_be_had(
     assert float(weights.abs().max()) <= float(torch.tensor(0.2))  # of 32 bits, a little more than 0.2
     assert float(weights.std()) == pytest.approx(0.088, rel=0.02)
     assert all(bool((p == 0.1).all()) for name, p in network.named_parameters() if name.endswith("bias"))
+
+
+def test_resnet18_is_the_one_that_is_used_on_small_images() -> None:
+    data = make_data(shape=(3, 32, 32), outputs=10)
+    model = build_model("resnet18", data)
+    assert model.n == 11_173_962  # with a 3x3 convolution first, no pool, and ten classes
+    assert model.width - model.n == 2 * 4_800
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (2, 5, 7)])
+def test_resnets_read_small_images(shape: tuple[int, ...], norm: str) -> None:
+    data = make_data(shape=shape)
+    for name, blocks in (("resnet8", 3), ("resnet18", 8)):
+        model = build_model(name, data, norm=norm, width=4)
+        assert model(model.init(0), data.x[:2]).shape == (2, 3)
+        assert len(model.module.blocks) == blocks
+        assert bool(model.statistics) == (norm == "batch")
+        assert any(where.norm for where in model.slices.values())
+
+
+def test_a_resnet_needs_images_and_a_norm_that_there_is() -> None:
+    with pytest.raises(ConfigError, match="no norm 'layer'; choose one of batch, group"):
+        build_model("resnet8", make_data(shape=(1, 8, 8)), norm="layer")
+    with pytest.raises(ModelError, match="resnet8 reads images"):
+        build_model("resnet8", make_data())

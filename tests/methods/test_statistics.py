@@ -23,6 +23,7 @@ from fedloom.federation.distributions import Distribution
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
+from fedloom.federation.statistics import Trail
 from fedloom.methods import method_of
 from fedloom.methods.method import Context, NodeMethod
 from fedloom.methods.statistics import KEY, Statistics, with_statistics
@@ -253,26 +254,61 @@ def test_scaffold_is_its_formulas_on_the_parameters() -> None:
     assert torch.allclose(found.theta, x, rtol=0, atol=1e-11)
 
 
+OWN = {
+    "easgd": fedloom.EASGD(lr=LR, batch=BATCH, tau=3),
+    "mixture-admm": fedloom.MixtureADMM(solver="gradient", lr=0.05, batch=BATCH),
+    "pfedme": fedloom.PFedMe(batch=BATCH, solver="gradient"),
+}
+"""Methods whose clients train models of their own alone."""
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.filterwarnings("ignore:.*on a network")
+def test_the_server_has_the_mean_of_what_models_of_the_clients_own_have(name: str, tmp_path: Path) -> None:
+    problem = made()
+    found = run(problem, OWN[name], 2, out=tmp_path / "run")
+    tails = tail_of(problem, torch.stack([found.predictor(i).theta for i in range(3)]))
+    assert torch.allclose(found.state[KEY], tails.mean(0), rtol=0, atol=1e-12)
+    assert (tails[0] - tails[1]).abs().min() > 1e-6
+
+
+def test_steps_that_a_method_makes_itself_move_the_statistics_like_any_other() -> None:
+    problem = made(sizes=(8, 12, 16))
+    found = run(problem, fedloom.EASGD(lr=LR, batch=BATCH, tau=2)).state
+    right = run(problem, fedloom.FedAvg(lr=LR, batch=BATCH, steps=2, weighting="uniform")).state
+    assert torch.allclose(found[KEY], right[KEY], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "method",
     [
-        fedloom.EASGD(lr=LR, batch=BATCH, tau=3),
-        fedloom.PFedMe(batch=BATCH),
         fedloom.L2GD(lambda_=0.3),
         fedloom.ADMM(solver="gradient", lr=0.05, steps=3),
-        fedloom.MixtureADMM(solver="gradient", lr=0.05, steps=3),
         fedloom.FedDyn(lr=0.05, batch=BATCH),
         fedloom.ASOFed(batch=BATCH),
+        fedloom.ADMMFedMeta(),
+        fedloom.FedU(lr=LR, batch=BATCH),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*on a network")
-def test_the_server_has_the_mean_of_what_clients_have_whose_models_are_their_own(method: Any) -> None:
+def test_other_methods_move_them_too(method: Any) -> None:
     problem = made()
     start = tail_of(problem, problem.model.tailed(problem.model.init(0, F64)))
     state = run(problem, method, 2, schedule="rounds").state
     assert state[KEY].isfinite().all()
     assert (state[KEY].chunk(2)[1] > 0).all()
     assert not torch.isclose(state[KEY], start).any()
+
+
+def test_adam_would_make_something_else_of_them() -> None:
+    problem = made()
+    adam = fedloom.FedAdam(lr=LR, batch=BATCH, server_lr=0.5)
+    start = problem.model.tailed(problem.model.init(0, F64))
+    y = mean_of(hand(problem, range(3)))
+    through = adam.server_opt().step(adam.server_opt().init(start), y - start, 0.5)["x"]
+    found = run(problem, adam).theta
+    assert torch.allclose(found[: problem.model.n], through[: problem.model.n], rtol=0, atol=1e-12)
+    assert (tail_of(problem, found) - tail_of(problem, through)).abs().min() > 1e-3
 
 
 def test_a_group_norm_has_no_statistics_and_takes_the_plain_path() -> None:
@@ -459,3 +495,38 @@ def test_a_model_may_begin_with_the_statistics_of_an_earlier_one() -> None:
     bare = torch.cat([first[: problem.model.n], torch.tensor([0.0] * 5 + [1.0] * 5, dtype=F64)])
     right = mean_of(hand(problem, range(3), bare))
     assert torch.allclose(run(problem, method, theta0=first[: problem.model.n]).theta, right, rtol=0, atol=1e-12)
+
+
+def _through_the_method(self: Statistics, state: Any, replies: Replies, ctx: Context) -> Any:
+    """A fault: the server's step size for the statistics too."""
+    moved = 0.3 * replies.mean(KEY)
+    return {**self.inner.server({k: v for k, v in state.items() if k != KEY}, replies, ctx), KEY: state[KEY] + moved}
+
+
+def _alike(self: Statistics, state: Any, replies: Replies, ctx: Context) -> Any:
+    """A fault: the sum in the place of the mean."""
+    rest = {k: v for k, v in state.items() if k != KEY}
+    return {**self.inner.server(rest, replies, ctx), KEY: state[KEY] + replies.sum(KEY)}
+
+
+def _any_pass(self: Trail, before: Tensor, after: Tensor) -> None:
+    """A fault: passes at a personal model count too."""
+    self.descended = self.last = after
+
+
+FAULTS: dict[str, tuple[type, str, Any]] = {
+    "through the method": (Statistics, "server", _through_the_method),
+    "summed": (Statistics, "server", _alike),
+    "any pass": (Trail, "passed", _any_pass),
+    "no pass": (Trail, "passed", lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_known_answer_sees_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = made()
+    right = tail_of(problem, mean_of(hand(problem, range(3))))
+    method = fedloom.Ditto(lr=LR, batch=BATCH, lambda_=0.7)
+    assert torch.allclose(run(problem, method).state[KEY], right, rtol=0, atol=1e-12)
+    monkeypatch.setattr(*FAULTS[fault])
+    assert not torch.allclose(run(problem, method).state[KEY], right, rtol=0, atol=1e-3)

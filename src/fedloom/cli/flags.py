@@ -231,7 +231,7 @@ FLAGS: tuple[Flag, ...] = (
         "--model",
         "model.name",
         str,
-        "linear, mlp, lenet, cnn, lstm, transformer, or your own (module:callable).",
+        "linear, mlp, lenet, cnn, resnet8, resnet18, lstm, transformer, or your own (module:callable).",
         "NAME",
     ),
     Flag("--hidden", "model.hidden", str, "Widths of the hidden layers, such as 200,100.", "WIDTHS", _widths),
@@ -257,7 +257,7 @@ FLAGS: tuple[Flag, ...] = (
         "--personal",
         "method.personal",
         str,
-        "Layers that stay with each client, whatever the method: head, body, names or patterns.",
+        "Layers that stay with each client, whatever the method: head, body, norm, names or patterns.",
         "LAYERS",
     ),
     Flag(

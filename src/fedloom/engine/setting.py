@@ -23,6 +23,7 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.streams import Stream
 from fedloom.methods import name_of
 from fedloom.methods.method import Method, check_parameters
+from fedloom.methods.statistics import with_statistics
 from fedloom.types import Key, Vector
 
 
@@ -129,6 +130,8 @@ class Setting:
         faults.stop()
         with faults.about(("method", "name"), ("method",)):
             method.check(self.problem)
+            if (runs := with_statistics(method, self.problem.model)) is not method:
+                runs.check(self.problem)
 
     def _check_evaluations(self, faults: Gatherer) -> list[str] | None:
         """The metrics that may end the run: of the main evaluation, or of the one that patience watches; None where

@@ -354,7 +354,9 @@ class Client:
         wide = [key for key, value in carry.items() if value.shape[-1:] == (width,)]
         for i, trail in enumerate(self.trails):
             trail.stepping = False
-            for key in wide if trail.span is not None else ():
+            if trail.span is None:
+                continue
+            for key in wide:
                 if torch.equal(_own(i, carry[key])[n:], trail.span[0]):
                     after[key] = value = after[key].clone()
                     (value[i] if self.stacked else value)[n:] = trail.span[1]

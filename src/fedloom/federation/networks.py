@@ -352,7 +352,7 @@ class ResNet(nn.Module):
 
     def __init__(self, channels: int, outputs: int, blocks: tuple[int, ...], width: int, norm: str) -> None:
         super().__init__()
-        self.norm = norm
+        self.made_of = (channels, outputs, blocks, width, norm)
         self.conv, self.first = nn.Conv2d(channels, width, 3, 1, 1, bias=False), normalised(norm, width)
         stages, inputs = [], width
         for stage, count in enumerate(blocks):

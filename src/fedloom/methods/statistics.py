@@ -23,8 +23,11 @@ from torch import Tensor
 
 from fedloom.errors import ConfigError
 from fedloom.federation.client import Client
+from fedloom.federation.data import SOURCE
 from fedloom.federation.layers import Parts, named
 from fedloom.federation.model import Model, of_each
+from fedloom.federation.problem import Problem
+from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
 from fedloom.methods.method import Context, Method, ServerMethod, Wish
 from fedloom.methods.personal import Personal, PersonalLayers
@@ -68,8 +71,9 @@ class Tailed(Wrapper):
 
     def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         reply, kept = self.inner.client(client, self._long(client, received), memory)
-        tails = {} if not self.inner.remembers else self._cut(reply, lambda each: each[..., self.n :])
-        return {**reply, **self._cut(reply, lambda each: each[..., : self.n])}, {**kept, **_under(_TAIL, tails)}
+        tails = self._cut(reply, lambda each: each[..., self.n :]) if self.inner.remembers else {}
+        kept = {**kept, **{f"{_TAIL}{key}": value for key, value in tails.items()}}
+        return {**reply, **self._cut(reply, lambda each: each[..., : self.n])}, kept
 
     def settle(self, client: Client, memory: Memory, sent: Message, inbox: Message) -> Memory:
         """What the server has seen of a reply, and what it has not, as the client made it."""
@@ -137,15 +141,21 @@ class Statistics(Wrapper):
     def _keeps(self) -> bool:
         return self.parts.count(True) > 0
 
+    def check(self, problem: Problem) -> None:
+        """Refuses a server with several models; all else the method itself has refused already."""
+        sources, sizes = problem.data.with_role(SOURCE), problem.data.splits["train"].sizes
+        blank = torch.zeros(problem.model.width, dtype=problem.dtype)
+        ctx = Context(0, len(sources), sizes, problem.model.slices, blank, Draw(0), sources, prior=blank)
+        for key, value in self.server_init(ctx).items():
+            if value.dim() > 1 and value.shape[-1] == self.n and key not in self.inner.per_client:
+                raise ConfigError(
+                    "the method keeps several models at its server, and one mean of running statistics (BatchNorm) "
+                    "would fit none of them; use a network with GroupNorm, which has none"
+                )
+
     def server_init(self, ctx: Context) -> State:
         prior = None if ctx.prior is None else ctx.prior[: self.n]
         state = self.inner.server_init(replace(ctx, theta0=ctx.theta0[: self.n], prior=prior))
-        for key, value in state.items():
-            if value.dim() > 1 and value.shape[-1] == self.n and key not in self.inner.per_client:
-                raise ConfigError(
-                    "the method keeps several models at its server, and one mean of running statistics would fit none "
-                    "of them; use a network with GroupNorm, which has none"
-                )
         return {**state, KEY: ctx.theta0[self.n :]}
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
@@ -234,10 +244,6 @@ class Statistics(Wrapper):
 def _several(value: Tensor, n: int) -> bool:
     """Whether a tensor has a number, or several, for each of n coordinates."""
     return value.dim() > 0 and value.shape[-1] > 0 and value.shape[-1] % n == 0
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{prefix}{key}": value for key, value in tensors.items()}
 
 
 def _rest(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -262,10 +262,7 @@ _SOURCES: dict[type[nn.Module], tuple[Callable[..., Any], ...]] = {
 def _made(module: Cells | Transformer | ResNet) -> str:
     """The call that makes such a network; nothing is dropped at random where it only predicts."""
     if isinstance(module, ResNet):
-        conv, wide = module.conv, [block.conv2.out_channels for block in module.blocks]
-        blocks = tuple(wide.count(channels) for channels in dict.fromkeys(wide))
-        given = (conv.in_channels, module.head.out_features, blocks, conv.out_channels, module.norm)
-        return f"ResNet({', '.join(map(repr, given))})"
+        return f"ResNet({', '.join(map(repr, module.made_of))})"
     front, given = "Steps()", tuple[object, ...]()
     if isinstance(module.front, Words):
         front = f"Words({module.front.table.num_embeddings - 1}, {module.front.table.embedding_dim})"

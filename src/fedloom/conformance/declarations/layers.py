@@ -198,17 +198,16 @@ class AtHome(OfRun):
             for client, module in zip(clients, modules, strict=True):
                 rows = client.rows()
                 for _ in range(method.steps):
-                    module.zero_grad()
-                    torch.nn.functional.cross_entropy(module(rows.x), rows.y).backward()
+                    own, loss = list(module.parameters()), nn.functional.cross_entropy(module(rows.x), rows.y)
                     with torch.no_grad():
-                        for parameter in module.parameters():
-                            parameter -= method.lr * cast(Tensor, parameter.grad)
+                        for parameter, slope in zip(own, torch.autograd.grad(loss, own), strict=True):
+                            parameter.sub_(slope, alpha=method.lr)
             with torch.no_grad():
                 for several in zip(*(module.named_parameters() for module in modules), strict=True):
                     if not several[0][0].startswith("2."):
-                        mean = sum(p * own for p, (_, own) in zip(share, several, strict=True))
-                        for _, own in several:
-                            own.copy_(mean)
+                        mean = torch.tensordot(share, torch.stack([one for _, one in several]), 1)
+                        for _, one in several:
+                            one.copy_(mean)
             found = product(walk, torch.arange(len(clients)))
             yield max(_far(problem, one, module) for one, module in zip(found, modules, strict=True))
 
