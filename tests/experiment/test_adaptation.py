@@ -20,6 +20,7 @@ from fedloom.experiment.adaptation import open_run
 from fedloom.federation.client import Client
 from fedloom.federation.data import TARGET
 from fedloom.methods import FedAvg, Local
+from fedloom.methods.method import Wish
 from fedloom.storage.saved import saved_model
 from fedloom.types import Memory, State, Vector
 
@@ -281,17 +282,8 @@ def test_rows_are_drawn_by_the_seed_of_the_run_however_it_is_given(tmp_path: Pat
 class Signed(FedAvg):
     """FedAvg whose clients adapt by the sign of the gradient."""
 
-    def adapt(
-        self,
-        client: Client,
-        state: State,
-        memory: Memory,
-        theta: Vector,
-        lr: float | None,
-        steps: int | None,
-        split: str,
-    ) -> Vector:
-        return theta - (lr or 0.01) * client.grad(theta, split).sign()
+    def adapt(self, client: Client, state: State, memory: Memory, theta: Vector, wish: Wish) -> Vector:
+        return theta - (wish.lr or 0.01) * client.grad(theta, wish.split).sign()
 
 
 def test_the_methods_own_rule_adapts() -> None:

@@ -381,6 +381,7 @@ class Prepared:
             summary = walk.summary()
             tracking.end(summary)
             found = [*said, *history.notes, walk.deserted, _missed(summary), *_chosen(summary), *notes_on(summary)]
+            found += [] if self.blind else engine.evaluator.strangers()
             found += [*_inexact(summary), _diverged(engine) or _risen(history.rows), _undelivered(engine)]
             notes = [note for note in found if note]
             product = Predictor(walk.card, self.setting.problem.model, engine.theta(), decision=decision_of(summary))

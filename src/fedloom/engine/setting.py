@@ -140,6 +140,8 @@ class Setting:
                 names = [metric.name for metric in self._metrics(evaluation)]
                 if evaluation is ending:
                     found, known = [*names, "loss"], True
+                with faults.collecting((*at, "parts"), ("method", "publish"), at):
+                    evaluation.resolved(self.method).check_parts(self.method)
                 with faults.collecting((*at, "split"), ("data", "test"), at):
                     evaluation.resolved(self.method).check(data)
             if patient and evaluation is ending and evaluation.every == 0:
