@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -127,6 +128,8 @@ class Setting:
         faults.stop()
         with faults.about(("method", "name"), ("method",)):
             method.check(self.problem)
+        if self.theta0 is not None and method.starts_without is not None:
+            warnings.warn(f"the initial model is not used for {method.starts_without}", stacklevel=1)
 
     def _check_evaluations(self, faults: Gatherer) -> list[str] | None:
         """The metrics that may end the run: of the main evaluation, or of the one that patience watches; None where

@@ -168,6 +168,12 @@ class Method(ABC):
         return "the model that they would begin with" if self.evaluates == "personal" else None
 
     @property
+    def starts_without(self) -> str | None:
+        """What of an initial model that the user gives it does not begin with, and the remedy, in words; None: it
+        begins with all of it."""
+        return None
+
+    @property
     def adapts_on(self) -> Literal["support", "train"]:
         """The rows of a client that trains to which it adapts a model that is evaluated then: a few that nobody trained
         on, or the very rows that it trains on. Who never trained has a support."""

@@ -79,6 +79,12 @@ class PersonalLayers(Wrapper):
         return f"personal layers that nobody has trained, each {begins[self.start]} ({remedy})"
 
     @property
+    def starts_without(self) -> str | None:
+        if self.start == "sent":
+            return self.inner.starts_without
+        return f"clients' personal layers, which begin apart from it (start = {self.start!r}); set start = 'sent'"
+
+    @property
     def evaluates(self) -> Product:
         return "personal" if self.inner.evaluates == "global" else self.inner.evaluates
 
