@@ -114,14 +114,24 @@ class Overheard(LocalGrid):
 
     def __init__(self, grid: LocalGrid) -> None:
         super().__init__(grid.nodes.values())
-        self.heard = b""
+        self.down: dict[int, bytes] = {}
+        self.up: dict[int, bytes] = {}
+
+    @property
+    def heard(self) -> bytes:
+        return b"".join([*self.down.values(), *self.up.values()])
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         asked = list(messages)
         numbers = list(super().push_messages(asked))
-        both = [*asked, *(self.replies[number] for number in numbers if number in self.replies)]
-        contents = [message.content for message in both if message.has_content()]
-        self.heard += b"".join(t.deflate() for one in contents for t in get_all_nested_objects(one).values())
+        replies = [self.replies[number] for number in numbers if number in self.replies]
+        for way, told in ((self.down, asked), (self.up, replies)):
+            for message in told:
+                if message.has_content():
+                    parts = get_all_nested_objects(message.content).values()
+                    meta = message.metadata
+                    node = meta.dst_node_id if way is self.down else meta.src_node_id
+                    way[node] = way.get(node, b"") + b"".join(part.deflate() for part in parts)
         return numbers
 
 
@@ -140,6 +150,35 @@ def test_no_personal_byte_is_in_any_message_of_a_fleet(tmp_path: Path) -> None:
         own = memory["own x"].numpy()
         assert len(own) == 10
         assert not [number for number in own if number.tobytes() in grid.heard and abs(number) > 1e-3]
+
+
+def test_no_node_is_sent_the_model_of_another_client(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "fedu", "lr = 0.1\neta = 0.2", every=1)
+    grid = Overheard(fleet(folder, 3))
+    run, expected = deployed(folder, grid), simulated(folder)
+    assert run.summary["metrics"] == expected.summary["metrics"]
+    assert len(grid.down) == 3
+    for heard in grid.down.values():
+        assert run.state["x"].numpy().tobytes() in heard  # what all are shown is found …
+        assert not [k for k in range(3) if run.state["u"][k].numpy().tobytes() in heard]  # … and nobody's own model
+
+
+@pytest.mark.parametrize("parts", ["own", "best"])
+def test_a_published_part_reaches_the_server_and_other_nodes_only_if_they_use_it(tmp_path: Path, parts: str) -> None:
+    folder = folder_with(tmp_path, "fedper", f"{METHODS['fedper']}\npublish = true", every=1)
+    with (folder / "experiment.toml").open("a") as file:
+        file.write(f'[[evaluation]]\nname = "others"\nmodel = "personal"\nparts = "{parts}"\n')
+    text = (folder / "experiment.toml").read_text()
+    (folder / "experiment.toml").write_text(text.replace("[evaluation]", "[[evaluation]]", 1))
+    grid = Overheard(fleet(folder, 3))
+    run, expected = deployed(folder, grid), simulated(folder)
+    assert run.summary["theta_sha256"] == expected.summary["theta_sha256"]
+    assert torch.equal(run.state["published"], expected.state["published"])
+    others = [row["evaluations"]["others"]["accuracy"] for row in (run.history[-1], expected.history[-1])]
+    assert others[0] == pytest.approx(others[1])
+    for client, part in enumerate(run.state["published"]):
+        assert [part.numpy().tobytes() in up for up in grid.up.values()].count(True) == 1, client
+        assert [part.numpy().tobytes() in down for down in grid.down.values()] == [parts == "best"] * 3
 
 
 @pytest.mark.parametrize("kind", kinds.METHODS)

@@ -20,6 +20,7 @@ from fedloom.federation.data import TARGET, FederatedData
 from fedloom.federation.grouping import by_means, by_silhouette, silhouette
 from fedloom.federation.randomness import Draw
 from fedloom.methods import Clustered, FedAvg
+from fedloom.methods.method import shown_to
 from problems import make_problem
 
 SQUARE = points((0.0, 0.0), (0.0, 2.0), (5.0, 0.0), (5.0, 2.0))
@@ -130,7 +131,8 @@ def test_a_newcomer_is_assigned_by_its_loss() -> None:
         group, sources = walk.state["group"], [i for i in range(16) if i not in targets]
         newcomers, received = problem.client(np.array(targets), Draw(0)), walk.fetched(np.array(targets))[0]
         method = Clustered(groups=4)
-        models = method.personal(newcomers, walk.state, method.client_init(newcomers, received))
+        shown = shown_to(method, newcomers, walk.state)
+        models = method.personal(newcomers, shown, method.client_init(newcomers, received))
         for newcomer, model in zip(targets, models, strict=True):
             like = next(i for i in sources if i % 4 == newcomer % 4)
             assert int(group[newcomer]) == -1

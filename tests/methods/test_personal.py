@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -245,6 +246,21 @@ def test_no_personal_number_is_in_any_message(inner: str, start: Any) -> None:
 def _fixed(method: Personal) -> set[float]:
     """Numbers that all know: Meta-SGD's first α, Adam's first v."""
     return {float(torch.tensor(number)) for number in (0.1, 1e-6)}
+
+
+@pytest.mark.parametrize(("start", "warned"), [("sent", False), ("own", True), ("common", True)])
+def test_personal_layers_begin_at_a_given_model_if_that_is_sent_and_it_is_said_if_not(start: Any, warned: bool) -> None:
+    problem, parts = make_problem("mlp"), Parts.of(make_problem("mlp").model.slices, "body")
+    given, method = problem.model.init(77), LGFedAvg(lr=1e-12, start=start)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        fedloom.train(problem, method, rounds=1, theta0=given, evaluate=(), progress=False)
+    told = [str(one.message) for one in said if "initial model" in str(one.message)]
+    assert told == [f"the initial model is not used for {method.starts_without}"] * warned
+    engine = run(problem, method, 1, evaluations=(), theta0=given)
+    assert torch.allclose(engine.state["x"], parts.take(given, False))
+    own = engine.store.gather(torch.arange(5))[0]["own x"]
+    assert torch.allclose(own, parts.take(given, True).expand_as(own)) != warned
 
 
 def test_a_start_that_is_sent_is_counted() -> None:

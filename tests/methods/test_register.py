@@ -7,7 +7,7 @@ import pytest
 from fedloom.errors import ConfigError
 from fedloom.federation.optimisers import Adam, Momentum, local_optimiser
 from fedloom.methods import REGISTER, FedAvg, lookup, register
-from fedloom.methods.method import Method
+from fedloom.methods.method import Method, check_parameters
 
 
 def test_the_register_says_what_a_newcomer_wants_to_know() -> None:
@@ -64,3 +64,13 @@ def test_local_optimisers_have_names() -> None:
     assert local_optimiser("adam") == Adam(0.9, 0.999, 1e-8)
     with pytest.raises(ConfigError, match="no optimiser 'lion'; choose one of sgd, momentum, adam"):
         local_optimiser("lion")
+
+
+def test_momentum_is_told_its_beta() -> None:
+    assert local_optimiser("momentum:0.5") == Momentum(0.5)
+    check_parameters(FedAvg(optimiser="momentum:0.5"))
+    for beta in ("1", "-0.1", "much", ""):
+        with pytest.raises(ConfigError, match="should be a number from 0 to below 1"):
+            check_parameters(FedAvg(optimiser=f"momentum:{beta}"))
+    with pytest.raises(ConfigError, match="optimiser = 'lion' cannot be"):
+        check_parameters(FedAvg(optimiser="lion"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -28,6 +28,10 @@ def adapt(
     steps: Annotated[int | None, typer.Option(min=1, help="Steps on the client's rows.")] = None,
     lr: Annotated[float | None, typer.Option(min=1e-300, help="Their step size.")] = None,
     support: Annotated[int | None, typer.Option(min=1, metavar="ROWS", help="Adapt on only so many rows.")] = None,
+    parts: Annotated[
+        Literal["own", "average", "best"] | None,
+        typer.Option(help="Whose published personal layers it begins with: the average, or the best on its rows."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the model is saved; beside the run.")] = None,
     trust: Trust = False,
 ) -> None:
@@ -35,7 +39,7 @@ def adapt(
     from fedloom.experiment.adaptation import open_run
 
     trained = open_run(run, trust=trust)
-    done = trained.adapt(client, trained.read(overrides(flags, sets)), steps=steps, lr=lr, support=support)
+    done = trained.adapt(client, trained.read(overrides(flags, sets)), steps=steps, lr=lr, support=support, parts=parts)
     beside = run if run.name else run.resolve()
     done = done.save(out or beside.with_name(f"{run.resolve().name}-client-{slug(done.record['client'])}"))
     console = make_console()

@@ -43,7 +43,7 @@ from fedloom.execution import Executor, Processes, Serial
 from fedloom.federation.model import of_each
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
-from fedloom.methods.method import ServerMethod
+from fedloom.methods.method import ServerMethod, shown_to
 from fedloom.storage import checkpoint
 from fedloom.storage.store import MemoryStore
 from fedloom.types import Message
@@ -224,7 +224,7 @@ def plain(subject: Subject) -> Finding:
         n, clients = walk.problem.model.n, len(moment.ids)
         if walk.theta().shape != (n,):
             faults.append(f"the model has the shape {tuple(walk.theta().shape)}, not ({n},)")
-        own = method.personal(client, walk.state, memory)
+        own = method.personal(client, shown_to(method, client, walk.state), memory)
         if own.shape not in {(n,), (clients, n)}:
             faults.append(f"the personal models have the shape {tuple(own.shape)}, not ({clients}, {n})")
     return Finding(not faults, len(faults), few(faults) or "plain tensors throughout")
@@ -252,7 +252,7 @@ def untouched(subject: Subject) -> Finding:
         with watch("settle", received=received, memory=provisional, sent=reply):
             kept = copied(method.settle(moment.stack(), provisional, reply, received))
         with watch("personal", state=state, memory=kept):
-            method.personal(moment.stack(), state, kept)
+            method.personal(moment.stack(), shown_to(method, moment.stack(), state), kept)
         if isinstance(method, ServerMethod):
             with watch("server", state=state, replies=reply):
                 method.server(state, replies_to(method, moment.stack(), reply), walk.context(2))
@@ -497,7 +497,7 @@ def _client_half(moment: Moment, position: int | None, received: Message | None 
         client, received, memory = moment.alone(position)
     reply, provisional = method.turn(client, received, memory)
     kept = method.settle(client, provisional, reply, received)
-    model = method.personal(client, moment.walk.state, kept)
+    model = method.personal(client, shown_to(method, client, moment.walk.state), kept)
     shape = moment.stack().n.shape[:1] if position is None else ()
     parts = labelled({"reply": reply, "provisional memory": provisional, "memory": kept})
     return {**parts, "model": model.expand(*shape, model.shape[-1])}

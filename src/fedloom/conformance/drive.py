@@ -23,7 +23,7 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ints
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
-from fedloom.methods.method import Method, ServerMethod
+from fedloom.methods.method import Method, ServerMethod, shown_to
 from fedloom.methods.personal import PersonalLayers
 from fedloom.storage.store import MemoryStore
 from fedloom.types import Memory, Message, State, Vector
@@ -74,7 +74,8 @@ def product(walk: Walk, clients: Tensor) -> Tensor:
     if method.evaluates != "personal" and not isinstance(method, PersonalLayers):
         return walk.theta()
     client = walk.problem.client(clients.numpy(), Draw(walk.setting.seed, walk.clocks.round))
-    return walk.method.personal(client, walk.state, recall(walk, clients)).expand(len(clients), -1)
+    shown = shown_to(walk.method, client, walk.state)
+    return walk.method.personal(client, shown, recall(walk, clients)).expand(len(clients), -1)
 
 
 def recall(walk: Walk, clients: Tensor) -> Memory:

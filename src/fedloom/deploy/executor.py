@@ -329,12 +329,14 @@ class Fleet(Remote):
         worker = self.worker
         problem = worker.problem.on(sample(self.roster.cards[0], worker.problem.dtype))
         changes: dict[str, Any] = {"clients": np.zeros(1, dtype=np.int64)}
-        if not isinstance(part, Evaluate):
+        if isinstance(part, Evaluate):  # which model it is that is evaluated does not matter
+            changes |= {"theta": torch.zeros(problem.model.n, dtype=problem.dtype), "lent": "own"}
+        else:
             shared = worker.channel.take_down(shared)
             changes["own"] = worker.channel.take_down(part.own, stacked=True)  # type: ignore[attr-defined]
         if isinstance(part, Turn):
             changes |= {"wire": True, "drop": False}
-        if part.memory is not None:  # type: ignore[attr-defined]
+        if part.memory is not None and not isinstance(part, Evaluate):  # type: ignore[attr-defined]
             changes["memory"] = Memories(torch.zeros(1, dtype=torch.bool))
         try:
             found: Any = replace(part, **changes).done_by(replace(worker, problem=problem), shared)

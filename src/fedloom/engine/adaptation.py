@@ -16,8 +16,9 @@ from fedloom import __version__
 from fedloom.channel import Channel
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.memories import Keeper
-from fedloom.errors import DataError, RunError
+from fedloom.errors import ConfigError, DataError, RunError
 from fedloom.execution import Worker, one_thread
+from fedloom.execution.worker import asked
 from fedloom.federation.data import FederatedData
 from fedloom.federation.metrics import names_for
 from fedloom.federation.model import Model
@@ -150,20 +151,31 @@ def adapt_client(
             raise DataError(
                 f"client {client.label} has no rows to {what} ({split}); give it some, or take another client"
             )
+    if evaluation.parts in ("ensemble", "vote"):
+        raise ConfigError(
+            f"parts = {evaluation.parts!r} is what several models say together, and adapting makes one; choose 'best' "
+            "or 'average'"
+        )
+    evaluation.check_parts(method)
     lone = Problem(client.alone(), problem.model, problem.loss.name, problem.dtype, problem.loss.class_weights)
     worker = Worker(lone, with_statistics(method, problem.model), Channel(), seed)
     ids = np.array([client.number])
     memory = Keeper(store, elsewhere=False).of(ids)
+    notes = list(about.get("notes", ()))
+    if not bool(memory.known.all()) and evaluation.parts == "own" and method.instead is not None:
+        notes.append(f"client {client.label} never took part: such clients use {method.instead}")
     adapted = replace(evaluation.work(ids, round), model="adapted", memory=memory, reference=None)
+    shown = method.shown(state, evaluation.parts)
     with one_thread():
         try:
-            theta = worker.models(lone.client(ids, Draw(seed, round)), state, adapted)
+            adapted = asked(method, state, adapted)
+            theta = worker.models(lone.client(ids, Draw(seed, round)), shown, adapted)
         except IndexError as error:
             raise RunError(
                 f"{type(method).__name__} keeps something for each client that took part, which client {client.label} "
                 "did not: it cannot be adapted to it"
             ) from error
-        scores = [worker.evaluate(state, replace(adapted, model=which)).values for which in ("personal", "adapted")]
+        scores = [worker.evaluate(shown, replace(adapted, model=which)).values for which in ("personal", "adapted")]
     before, after = ({name: float(value[0]) for name, value in values.items()} for values in scores)
     theta = theta.expand(1, -1)[0].detach().clone()
     record = {
@@ -171,9 +183,11 @@ def adapt_client(
         "data": client.data.name,
         "method": type(method).__name__,
         **about,
+        **({"notes": notes} if notes else {}),
         "round": round,
         "steps": evaluation.adapt_steps,
         "lr": evaluation.adapt_lr,
+        "parts": evaluation.parts,
         "adapted_on": {"split": fitted, "rows": len(client.rows[fitted])},
         "evaluated_on": {"split": judged, "rows": len(client.rows[judged])},
         "before": before,

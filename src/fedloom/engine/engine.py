@@ -30,7 +30,7 @@ from fedloom.federation.ragged import Ints, Window
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
 from fedloom.methods import name_of
-from fedloom.methods.method import Context, Method, ServerMethod
+from fedloom.methods.method import Context, Method, ServerMethod, shown_to
 from fedloom.methods.statistics import with_statistics
 from fedloom.storage.store import MemoryStore
 from fedloom.storage.tensors import name_of as name_of_dtype
@@ -239,7 +239,7 @@ class Engine(ABC):
         """The models of clients that all remember something."""
         memory, _ = self.store.gather(clients)
         client = self.problem.client(clients.numpy(), Draw(self.setting.seed, self.clocks.round))
-        return self.method.personal(client, self.state, memory)
+        return self.method.personal(client, shown_to(self.method, client, self.state), memory)
 
     def window(self, clients: Ints) -> Window | None:
         """The rows that clients hold now, where they keep arriving."""
@@ -312,7 +312,8 @@ class Engine(ABC):
         if not fresh[1].any():
             return None
         if call.theta is None:
-            return Test(fresh, state=self.state)
+            method, ids = self.method, torch.from_numpy(call.clients[stack])
+            return Test(fresh, state=method.shown(self.state), own=method.shown_each(self.state, ids))
         return Test(fresh, call.theta if call.theta.dim() == 1 else call.theta[stack])
 
     def receive(self, call: Call, stack: Ints, result: Trained) -> Outcome:

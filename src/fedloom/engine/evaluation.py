@@ -17,7 +17,7 @@ from fedloom.execution.work import Evaluate, Evaluated
 from fedloom.federation.data import SOURCE, TARGET, FederatedData
 from fedloom.federation.metrics import error_of, from_counts, from_points, headline, higher_is_better, metrics_of
 from fedloom.federation.ragged import Ints
-from fedloom.methods.method import Method
+from fedloom.methods.method import Lent, Method
 from fedloom.types import Count, Positive, Vector
 
 T = TypeVar("T")
@@ -50,6 +50,10 @@ class Evaluation:
     """The rows that are evaluated; none: test, and of adapted models query for target clients and test-query else."""
     every: Annotated[int, Ge(0)] = 1
     """Every so many rounds; 0: only after the last."""
+    parts: Lent = "own"
+    """Whose personal layers clients use, where these are published (``publish`` of the method): each its own; the
+    "average" of all; of all those that are "best" on its own few rows (``adapt_split``); or all of them, in an
+    "ensemble" whose probabilities are averaged, or by "vote"."""
     metrics: tuple[str, ...] | None = None
     """Names of metrics; "mae:NAME" is that of one target or label, "mae:*" that of each. None: the defaults for the
     task. The loss is always there."""
@@ -88,8 +92,14 @@ class Evaluation:
 
     def told(self) -> dict[str, str]:
         """Which model on which rows of whom, once nothing is open any more: for a summary."""
-        fitted = {"adapt_split": self.fitted} if self.model == "adapted" else {}
-        return {"model": self.model, "on": self.on, "split": self.evaluated, **fitted}
+        fitted = {"adapt_split": self.fitted} if self.fits else {}
+        parts = {} if self.parts == "own" else {"parts": self.parts}
+        return {"model": self.model, "on": self.on, "split": self.evaluated, **fitted, **parts}
+
+    @property
+    def fits(self) -> bool:
+        """Whether it needs rows to which a model is fitted, or by which one is chosen."""
+        return self.model == "adapted" or self.parts == "best"
 
     @property
     def evaluated(self) -> str:
@@ -127,8 +137,24 @@ class Evaluation:
             adapt_split=self.fitted,
             adapt_steps=self.adapt_steps,
             adapt_lr=self.adapt_lr,
+            lent=self.parts,
             reference=self.reference,
         )
+
+    def check_parts(self, method: Method) -> None:
+        """Refuses parts that nobody publishes."""
+        if self.parts == "own":
+            return
+        if self.model == "global":
+            raise ConfigError(
+                f"{self.name}: parts = {self.parts!r}, but the server's model has no client's personal layers; set "
+                "model = 'personal'"
+            )
+        if not method.publishes:
+            raise ConfigError(
+                f"{self.name}: parts = {self.parts!r}, but no client publishes its personal layers; set "
+                "publish = true for a method with personal layers, or parts = 'own'"
+            )
 
     def check(self, data: FederatedData) -> None:
         """Refuses what cannot be evaluated, before any work."""
@@ -138,7 +164,9 @@ class Evaluation:
                 f"{self.name}: model = {self.model!r}, but where clients hold columns only all of them together have a "
                 "model; set model = 'global'"
             )
-        needed = [self.evaluated] + ([self.fitted] if self.model == "adapted" else [])
+        if self.parts == "vote" and data.task == "regression":
+            raise ConfigError(f"{self.name}: parts = 'vote', but numbers cannot be voted on; set parts = 'ensemble'")
+        needed = [self.evaluated] + ([self.fitted] if self.fits else [])
         for split in needed:
             if split not in data.splits:
                 known = ", ".join(data.splits)

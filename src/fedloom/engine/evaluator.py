@@ -15,6 +15,7 @@ from fedloom.errors import ConfigError
 from fedloom.execution import Remote
 from fedloom.execution.trees import copied
 from fedloom.execution.work import Evaluated, Measure
+from fedloom.execution.worker import asked
 from fedloom.federation.data import FederatedData
 from fedloom.federation.metrics import OfRows, metrics_of, names_for
 
@@ -61,9 +62,9 @@ class Evaluator:
 
         With ``details`` the verdict has the counts of their metrics too, but not the values.
         """
-        engine, asked = self.engine, names_for(self.engine.setting.problem.data, evaluation.metrics)
-        further = [name for name in self.details if name not in asked] if details else []
-        evaluation = replace(evaluation, metrics=(*asked, *further))
+        engine, names = self.engine, names_for(self.engine.setting.problem.data, evaluation.metrics)
+        further = [name for name in self.details if name not in names] if details else []
+        evaluation = replace(evaluation, metrics=(*names, *further))
         data, evaluation = engine.problem.data, evaluation.resolved(engine.setting.method)
         clients = evaluation.clients(data)
         parts = pieces(clients, data.splits[evaluation.evaluated].sizes.numpy()[clients])
@@ -74,12 +75,27 @@ class Evaluator:
             window = engine.window(part)
             memory = engine.memories(part, window) if personal else None
             work = evaluation.work(part, engine.clocks.round)
-            works.append(replace(work, theta=theta, memory=memory, window=window, decision=decision))
+            work = replace(work, theta=theta, memory=memory, window=window, decision=decision)
+            works.append(asked(engine.method, engine.state, work) if personal else work)
         results: list[Evaluated | None] = [None] * len(works)
-        for number, result in engine.executor.map(engine.state, works):
+        shown = engine.method.shown(engine.state, evaluation.parts) if personal else engine.state
+        for number, result in engine.executor.map(shown, works):
             results[number] = copied(result)
             self.unanswered += result.failures
         return collect(clients, [result for result in results if result is not None]).without(further)
+
+    def strangers(self) -> list[str]:
+        """Of each evaluation of clients' own models, how many never took part, and what these use instead."""
+        engine, method, found = self.engine, self.engine.setting.method, list[str]()
+        if method.layout == "features" or method.instead is None:
+            return []
+        for evaluation in self.evaluations:
+            clients = evaluation.clients(engine.problem.data)
+            new = int((~np.isin(clients, engine.store.clients().numpy())).sum())
+            if new and evaluation.model != "global" and evaluation.parts == "own":
+                who = f"{new} of the {len(clients)} clients never took part and use"
+                found.append(f"{evaluation.name}: {who} {method.instead}")
+        return found
 
     @property
     def details(self) -> list[str]:

@@ -106,6 +106,7 @@ class Prepared:
             summary = summary_of(walk)
             tracking.end(summary)
             ended = [walk.deserted] if walk.deserted else []
+            ended += [] if self.blind else engine.evaluator.strangers()
             notes = [*filter(None, said), *history.notes, *ended, *endnotes(engine, summary, history.rows)]
             product = Predictor(walk.card, self.setting.problem.model, engine.theta(), decision=decision_of(summary))
             return Run(engine.theta(), engine.state, history.kept(), summary, place, notes, product=product)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -132,6 +133,8 @@ class Setting:
             method.check(self.problem)
             if (runs := with_statistics(method, self.problem.model)) is not method:
                 runs.check(self.problem)
+        if self.theta0 is not None and method.starts_without is not None:
+            warnings.warn(f"the initial model is not used for {method.starts_without}", stacklevel=1)
 
     def _check_evaluations(self, faults: Gatherer) -> list[str] | None:
         """The metrics that may end the run: of the main evaluation, or of the one that patience watches; None where
@@ -145,6 +148,8 @@ class Setting:
                 names = [metric.name for metric in self._metrics(evaluation)]
                 if evaluation is ending:
                     found, known = [*names, "loss"], True
+                with faults.collecting((*at, "parts"), ("method", "publish"), at):
+                    evaluation.resolved(self.method).check_parts(self.method)
                 with faults.collecting((*at, "split"), ("data", "test"), at):
                     evaluation.resolved(self.method).check(data)
             if patient and evaluation is ending and evaluation.every == 0:

@@ -94,6 +94,9 @@ class Test(Rows):
     theta: Vector | None = None
     """The server's model, one for all or one for each client; None: the client's own, made from the server's state."""
     state: State | None = None
+    """What all are shown of that …"""
+    own: State = field(default_factory=dict)
+    """… and columns of what each is."""
 
     def one(self, i: int) -> Test:
         theta = self.theta if self.theta is None or self.theta.dim() == 1 else self.theta[i : i + 1]
@@ -145,7 +148,7 @@ class Evaluate(Work):
     """The evaluation of the models that clients would use."""
 
     kind = "evaluate"
-    common = ("theta", "reference")
+    common = ("theta", "reference", "received")
 
     split: str
     model: str = "global"
@@ -153,6 +156,14 @@ class Evaluate(Work):
     adapt_split: str | None = None
     adapt_steps: int | None = None
     adapt_lr: float | None = None
+    lent: str = "own"
+    """Whose personal parts clients use."""
+    shown: State = field(default_factory=dict)
+    """What each is shown of the server's state, beside what all are: columns."""
+    received: Message = field(default_factory=dict)
+    """What all would be sent, where some come for the first time, …"""
+    own: Message = field(default_factory=dict)
+    """… and columns of what each would be."""
     memory: Memories | None = None
     window: Window | None = None
     theta: Vector | None = None

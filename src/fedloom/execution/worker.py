@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +12,7 @@ from fedloom.channel import Channel, Sent, finite_rows, parted
 from fedloom.errors import ClientError
 from fedloom.execution.work import Evaluate, Evaluated, Measure, Measured, Memories, Test, Tested, Trained, Turn
 from fedloom.federation.client import Client
+from fedloom.federation.metric import together
 from fedloom.federation.metrics import Metric, Predictions, fidelity, loss_metric, metrics_of
 from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ints, Window
@@ -120,7 +122,8 @@ class Worker:
         Test, then train: no row has been trained on when it is evaluated.
         """
         own = parted(memory)[0]
-        theta = self.method.personal(client, test.state or {}, own) if test.theta is None else test.theta
+        state = {**(test.state or {}), **test.own}
+        theta = self.method.personal(client, state, own) if test.theta is None else test.theta
         fresh = self.problem.client(client.clients, client.draw, window=test.window)
         predictions = self._predict(fresh, theta, "train")
         return Tested(predictions.counts, predictions.out, predictions.y)
@@ -128,8 +131,7 @@ class Worker:
     def evaluate(self, shared: State, work: Evaluate) -> Evaluated:
         """Each metric for each client of the stack, with the server's model, the client's own, or an adapted one."""
         client = self.problem.client(work.clients, Draw(self.seed, work.round), window=work.window)
-        theta = self.models(client, shared, work)
-        data, predictions = self.problem.data, self._predict(client, theta, work.split)
+        data, predictions = self.problem.data, self._predictions(client, shared, work)
         shown = predictions.original(data.y_scale, torch.from_numpy(work.clients))
         shown = replace(shown, decision=work.decision)
         metrics: list[tuple[Metric, Predictions]] = [(metric, shown) for metric in metrics_of(data, work.metrics)]
@@ -145,24 +147,44 @@ class Worker:
                 values[metric.name], sums[metric.name] = metric.value(counts), counts.sum(0)
         return Evaluated(values, sums, predictions.counts, points)
 
+    def _predictions(self, client: Client, shared: State, work: Evaluate) -> Predictions:
+        """What clients' models say of the rows: one model a client, or several that say it together."""
+        if work.lent not in ("ensemble", "vote"):
+            return self._predict(client, self.models(client, shared, work), work.split)
+        each = (self._predict(client, theta, work.split) for theta in self._several(client, shared, work))
+        return together(each, work.lent == "vote")
+
     def models(self, client: Client, shared: State, work: Evaluate) -> Vector:
-        """What each client of the stack would use: the server's model, its own, or one adapted to its rows."""
-        method, ids = self.method, torch.from_numpy(client.clients)
+        """What each client of the stack would use: the server's model, its own, or one adapted to its rows; with the
+        published parts that do best on its few rows, or with the mean of all."""
         if work.theta is not None:  # what several parties make together
             return work.theta
-        own: Message = {}
-        received: Message = shared
-        if isinstance(method, ServerMethod):
-            if work.model == "global":
-                return method.model(shared)
-            own = method.unicast(shared, ids)
-            received = {**method.broadcast(shared, ids), **own}
-        memory = parted(self._memory(client, received, own, work.memory))[0]
-        theta = method.personal(client, shared, memory)
-        if work.model != "adapted":
-            return theta
-        split = work.adapt_split or "support"
-        return method.adapt(client, shared, memory, theta, Wish(work.adapt_lr, work.adapt_steps, split))
+        if work.model == "global" and isinstance(self.method, ServerMethod):
+            return self.method.model(shared)
+        several = self._several(client, shared, work)
+        return self._best(client, several, work.adapt_split or "support") if work.lent == "best" else next(several)
+
+    def _several(self, client: Client, shared: State, work: Evaluate) -> Iterator[Vector]:
+        """The models that clients can make: with their own parts, or with each of those that they are shown."""
+        method, state = self.method, {**shared, **work.shown}
+        memory = parted(self._memory(client, {**work.received, **work.own}, work.own, work.memory))[0]
+        for kept in [memory] if work.lent == "own" else method.lent(client, state, memory):
+            theta = method.personal(client, state, kept)
+            if work.model == "adapted":
+                wish = Wish(work.adapt_lr, work.adapt_steps, work.adapt_split or "support")
+                theta = method.adapt(client, state, kept, theta, wish)
+            yield theta
+
+    def _best(self, client: Client, models: Iterator[Vector], split: str) -> Vector:
+        """Of several models that with which each client has the lowest loss on these rows, the first of equals."""
+        loss, best, least = loss_metric(self.problem.loss), torch.zeros(0), torch.zeros(0)
+        for number, theta in enumerate(models):
+            own = loss.value(loss.counts(self._predict(client, theta, split)))
+            better = own < least if number else torch.ones_like(own, dtype=torch.bool)
+            theta = theta.expand(len(own), -1)
+            best = torch.where(better[:, None], theta, best) if number else theta
+            least = torch.where(better, own, least) if number else own
+        return best
 
     def measure(self, shared: Message, work: Measure) -> Measured:
         """What the method wants measured on each client of the stack."""
@@ -220,6 +242,18 @@ class Worker:
             own = torch.split(rows, counts.tolist())
             parts = [self.problem.model(one, x[part]) for one, part in zip(theta, own, strict=True) if len(part)]
         return torch.cat(parts) if parts else x.new_zeros(0, self.problem.data.outputs)
+
+
+def asked(method: Method, state: State, work: Evaluate) -> Evaluate:
+    """The work with what its clients are shown of the server's state, and with what newcomers among them are sent."""
+    ids, memory = torch.from_numpy(work.clients), work.memory
+    shown = method.shown_each(state, ids)
+    received, own = dict(state), Message()
+    if memory is None or bool(memory.known.all()):
+        received = {}
+    elif isinstance(method, ServerMethod):
+        received, own = method.broadcast(state, ids), method.unicast(state, ids)
+    return replace(work, shown=shown, received=received, own=own)
 
 
 def _check_shapes(reply: Message, clients: int) -> None:

@@ -23,6 +23,7 @@ from fedloom.federation.data import SOURCE, FederatedData
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.methods import Method
+from fedloom.methods.method import Lent
 from fedloom.prediction import decision_of
 from fedloom.storage.folder import CONFIG, SUMMARY, RunFolder
 from fedloom.storage.saved import SavedModel, open_saved
@@ -54,6 +55,7 @@ class Trained:
         steps: int | None = None,
         lr: float | None = None,
         support: int | None = None,
+        parts: Lent | None = None,
         out: str | Path | None = None,
     ) -> Adapted:
         """The model, fitted to one of the run's clients, or to one of other data: the arguments of ``adapt``."""
@@ -61,6 +63,7 @@ class Trained:
         evaluation = _how(self, chosen)
         evaluation = evaluation if steps is None else replace(evaluation, adapt_steps=steps)
         evaluation = evaluation if lr is None else replace(evaluation, adapt_lr=lr)
+        evaluation = evaluation if parts is None else replace(evaluation, parts=parts)
         chosen = chosen.keeping(evaluation.fitted, support, Draw(self.seed))
         with MemoryStore() if self.saved is None else self.saved.memory() as store:
             done = adapt_client(
@@ -144,6 +147,7 @@ def adapt(
     steps: int | None = None,
     lr: float | None = None,
     support: int | None = None,
+    parts: Lent | None = None,
     out: str | Path | None = None,
     trust: bool = False,
 ) -> Adapted:
@@ -155,6 +159,8 @@ def adapt(
     * ``problem``, ``method``: those of the run, for one that was made from Python, which its folder does not tell.
     * ``steps``, ``lr``: how many steps, and how large; none: as in the run's own evaluation, or as the method adapts.
     * ``support``: the model is fitted to so many rows at most, drawn by the run's seed; none: to all.
+    * ``parts``: whose personal layers it begins with, where these are published: the "average" of all, or those that
+      are "best" on the rows to adapt on; none: as in the run's own evaluation, by default its "own".
     * ``out``: the folder that the model is saved into; none: it is not saved.
     * ``trust``: import what the folder names by its path ("module:attribute"), though you have not signed it.
 
@@ -166,7 +172,8 @@ def adapt(
         adapted = fedloom.adapt(run, client=3, problem=problem, method=method, steps=1, lr=0.05)
         print(adapted.before["accuracy"], adapted.after["accuracy"])
     """
-    return open_run(run, problem, method, trust).adapt(client, data, steps=steps, lr=lr, support=support, out=out)
+    how: dict[str, Any] = {"steps": steps, "lr": lr, "support": support, "parts": parts}
+    return open_run(run, problem, method, trust).adapt(client, data, **how, out=out)
 
 
 def open_run(

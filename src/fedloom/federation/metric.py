@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from fedloom.errors import ConfigError
 from fedloom.federation.data import Task
@@ -18,6 +19,7 @@ from fedloom.register import Register, example_of, named
 
 LABELS: tuple[Task, ...] = ("classification", "binary", "multilabel")
 NUMBERS: tuple[Task, ...] = ("regression",)
+_LEAST = 1e-12  # share of the votes that has a logarithm
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +53,7 @@ class Predictions:
         """1 where a row has the class or the label, else 0, NaN where that is not known: (rows, classes or labels)."""
         if self.task != "classification":
             return self.y.double()
-        return torch.nn.functional.one_hot(self.y, self.out.shape[-1]).double()
+        return one_hot(self.y, self.out.shape[-1]).double()
 
     def probabilities(self) -> Tensor:
         """Of each class, or of each label's 1: (rows, classes or labels), in float64."""
@@ -75,6 +77,36 @@ class Predictions:
         """The sum over each client's rows, in float64."""
         sums = torch.zeros(len(self.counts), *each.shape[1:], dtype=torch.float64)
         return sums.index_add_(0, self.owner, each.double())
+
+
+def together(several: Iterable[Predictions], vote: bool) -> Predictions:
+    """What several models say of the same rows: the mean of their probabilities, or how many of them say so.
+
+    Of numbers, and of margins that nobody votes on, it is the mean.
+    """
+    total, count, last = torch.zeros((), dtype=torch.float64), 0, None
+    for last in several:
+        total, count = total + _said(last, vote), count + 1
+    assert last is not None
+    return replace(last, out=_as_outputs(last, total / count, vote).to(last.out.dtype))
+
+
+def _said(one: Predictions, vote: bool) -> Tensor:
+    if one.task == "regression" or (one.link == "margin" and not vote):
+        return one.out.double()
+    if not vote:
+        return one.probabilities()
+    labels = one.labels()
+    return one_hot(labels, one.out.shape[-1]).double() if one.task == "classification" else labels.double()
+
+
+def _as_outputs(one: Predictions, share: Tensor, vote: bool) -> Tensor:
+    """The outputs that stand for probabilities, or for shares of the votes."""
+    if one.task == "regression" or one.link == "probability" or (one.link == "margin" and not vote):
+        return share
+    if one.link == "margin":
+        return 2 * share - 1
+    return share.clamp(min=_LEAST).log() if one.task == "classification" else torch.logit(share, _LEAST)
 
 
 def as_output(decision: float, link: Link) -> float:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
+from pydantic import WrapValidator
 from torch import Tensor
 
 from fedloom.errors import ConfigError
@@ -60,8 +63,43 @@ class Adam(Optimiser):
 
 
 def local_optimiser(name: str) -> Optimiser | None:
-    """The client's optimiser of that name; None stands for plain SGD, whose step is fused into the gradient."""
+    """The client's optimiser of that name; None stands for plain SGD, whose step is fused into the gradient.
+
+    Momentum is told its β as a step size is told its schedule: "momentum:0.5".
+    """
     rules: dict[str, Optimiser | None] = {"sgd": None, "momentum": Momentum(), "adam": Adam()}
+    if name.startswith(_BETA):
+        return Momentum(_beta(name))
     if name not in rules:
         raise ConfigError(f"there is no optimiser {name!r}; choose one of {', '.join(rules)}")
     return rules[name]
+
+
+_BETA = "momentum:"
+
+
+def _beta(name: str) -> float:
+    try:
+        beta = float(name.removeprefix(_BETA))
+    except ValueError:
+        beta = -1.0
+    if not 0 <= beta < 1:
+        raise ConfigError(f"{name!r}: the β of momentum should be a number from 0 to below 1, such as 'momentum:0.5'")
+    return beta
+
+
+def _legible(value: Any, otherwise: Callable[[Any], Any]) -> Any:
+    """Lets in what ``local_optimiser`` reads beside the names."""
+    if not isinstance(value, str) or not value.startswith(_BETA):
+        return otherwise(value)
+    try:
+        _beta(value)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+if TYPE_CHECKING:
+    LocalOptimiser = str
+else:  # what forms read: one of the names, with a β of momentum let in
+    LocalOptimiser = Annotated[Literal["sgd", "momentum", "adam"], WrapValidator(_legible)]

@@ -165,11 +165,14 @@ class Clustered(Weighted, LocalTraining):
     def model(self, state: State) -> Vector:
         return state["x"][int(state["members"].argmax())]  # that of the largest group
 
+    def shown_each(self, state: State, clients: Tensor) -> State:
+        return {"group": state["group"][clients]} if self.reply == "own" else {}
+
     def personal(self, client: Client, state: State, memory: Memory) -> Vector:
         ids = torch.from_numpy(client.clients)
         models = self.broadcast(state, ids)["x"]
         theta = _picked(models, self._joined(client, models, memory))
-        last = memory["group"].flatten() if self.reply == "all" else state["group"][ids]
+        last = memory["group"].flatten() if self.reply == "all" else state["group"].flatten()
         last = torch.where(last < 0, state["members"].argmax(), last)
         without_rows = models[last] if client.stacked else models[last[0]]  # as when the model is in use elsewhere
         return torch.where(client.n > 0, theta, without_rows)

@@ -60,7 +60,7 @@ class FedRep(Named, FedAvg):
         )
         return {"dx": y - x}, memory
 
-    def adapt(self, client: Client, state: State, memory: Memory, theta: Vector, wish: Wish) -> Vector:
+    def adapt_on(self, client: Client, whole: State, memory: Memory, theta: Vector, wish: Wish) -> Vector:
         head = self._only(client, True)
         return client.sgd(theta, wish.lr or 0.01, None, steps=wish.steps or 1, direction=head, split=wish.split)[0]
 

@@ -162,9 +162,10 @@ class FedU(LocalSteps):
             return near
         return near.index_copy(0, fresh, nearest(u, fresh, ready, self.neighbours))
 
+    def shown_each(self, state: State, clients: Tensor) -> State:
+        return self.unicast(state, clients)
+
     def personal(self, client: Client, state: State, memory: Memory) -> Vector:
         if self.coupling == "along":
             return memory["u"]
-        towards = self.unicast(state, torch.from_numpy(client.clients))["towards"]
-        pull = memory["u"] - (towards if client.stacked else towards[0])
-        return memory["u"] - memory["way"] * pull  # w_k
+        return memory["u"] - memory["way"] * (memory["u"] - state["towards"])  # w_k

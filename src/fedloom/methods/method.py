@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Literal, get_type_hints
@@ -33,6 +33,8 @@ Product = Literal["global", "personal", "adapted"]
 ScheduleName = Literal["rounds", "async"]
 MEAN_OF_MODELS = "the mean of the clients' models"
 """What a server hands out that has no model but those of its clients."""
+Lent = Literal["own", "average", "best", "ensemble", "vote"]
+"""Whose personal part a client uses: its own, or what others have published of theirs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +165,23 @@ class Method(ABC):
         return ""
 
     @property
+    def publishes(self) -> bool:
+        """Whether clients publish parts of their models, so that others can use them (``lent``)."""
+        return False
+
+    @property
+    def instead(self) -> str | None:
+        """In words, what clients that never took part use in the place of a model, or a part of one, that they have
+        learnt for themselves; None: no client has such a thing."""
+        return "the model that they would begin with" if self.evaluates == "personal" else None
+
+    @property
+    def starts_without(self) -> str | None:
+        """What of an initial model that the user gives it does not begin with, and the remedy, in words; None: it
+        begins with all of it."""
+        return None
+
+    @property
     def adapts_on(self) -> Literal["support", "train"]:
         """The rows of a client that trains to which it adapts a model that is evaluated then: a few that nobody trained
         on, or the very rows that it trains on. Who never trained has a support."""
@@ -199,8 +218,23 @@ class Method(ABC):
         client's weight; ``inbox`` is what the client had received. Default: keep."""
         return memory
 
+    def shown(self, state: State, lent: Lent = "own") -> State:
+        """What of the server's state every client is shown to make its model of (``personal``, ``adapt``); with what
+        others have published, if it is to use that. Default: all of it."""
+        return state
+
+    def shown_each(self, state: State, clients: Tensor) -> State:
+        """What each of these clients is shown beside that, for itself alone: columns, one row a client. Default:
+        nothing."""
+        return {}
+
+    def lent(self, client: Client, state: State, memory: Memory) -> Iterator[Memory]:
+        """The memory of a client as if it had what others have published: one after the other, of what it is shown.
+        Default: nobody publishes anything."""
+        return iter(())
+
     def personal(self, client: Client, state: State, memory: Memory) -> Vector:
-        """The model that this client would use."""
+        """The model that this client would use; ``state`` is what it is shown (``shown_to``)."""
         raise NotImplementedError(f"{type(self).__name__} has no models of single clients")
 
     def adapt(self, client: Client, state: State, memory: Memory, theta: Vector, wish: Wish) -> Vector:
@@ -271,6 +305,12 @@ class ServerMethod(Method):
     def per_client(self) -> tuple[str, ...]:
         """Keys of the server's state that hold one entry for each client, by id: they grow when clients join."""
         return ()
+
+    def shown(self, state: State, lent: Lent = "own") -> State:
+        """What of the server's state every client is shown to make its model of (``personal``, ``adapt``); with what
+        others have published, if it is to use that. Default: all but what the server keeps of each client."""
+        kept = self.per_client
+        return {key: value for key, value in state.items() if key not in kept} if kept else state
 
     def server_init(self, ctx: Context) -> State:
         """The server's state before the first round. Default: the model alone, as "x"."""
@@ -363,6 +403,12 @@ class NodeMethod(Method):
 
     def turn(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
         return self.node(client, received, memory)
+
+
+def shown_to(method: Method, client: Client, state: State) -> State:
+    """What a client, or a stack of clients, is shown of the server's state to make its model of."""
+    each = method.shown_each(state, torch.from_numpy(client.clients))
+    return {**method.shown(state), **(each if client.stacked else {key: value[0] for key, value in each.items()})}
 
 
 def check_parameters(method: Method, dtype: torch.dtype = torch.float64) -> None:

@@ -13,7 +13,7 @@ normalization", ICLR 2021 (FedBN). https://arxiv.org/abs/2102.07623
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
@@ -25,10 +25,10 @@ from fedloom.federation.client import Client
 from fedloom.federation.layers import Parts
 from fedloom.federation.problem import Problem, fresh_model
 from fedloom.federation.randomness import Draw
-from fedloom.federation.replies import Replies, Weighting
+from fedloom.federation.replies import Reduce, Replies, Weighting
 from fedloom.methods.fedavg import FedAvg
 from fedloom.methods.fedmeta import FedAvgMeta, FedMetaMAML, FedMetaSGD
-from fedloom.methods.method import Context, Product, ServerMethod, Wish
+from fedloom.methods.method import Context, Lent, Product, ServerMethod, Wish
 from fedloom.methods.register import register
 from fedloom.methods.wrapper import Wrapper
 from fedloom.types import Memory, Message, State, Vector
@@ -36,6 +36,7 @@ from fedloom.types import Memory, Message, State, Vector
 Start = Literal["own", "common", "sent"]
 
 _OWN, _HOME, _RUNS = "own ", "home ", "runs"
+_PUBLISHED, _TURNS = "published", "published turns"
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,35 @@ class PersonalLayers(Wrapper):
     start: Start = field(default="own", kw_only=True)
     """Where a client's personal part begins: at a draw of its "own", at the initial model that all draw alike
     ("common"), or at the server's, which is then "sent" with every message (for a start from an earlier run)."""
+
+    publish: bool = field(default=False, kw_only=True)
+    """Whether clients send their personal part too, which the server keeps and shows to others, so that a client that
+    never took part can use it (``parts`` of an evaluation)."""
+
+    @property
+    def publishes(self) -> bool:
+        return self.publish
+
+    @property
+    def reduce(self) -> Reduce:
+        return "each" if self.publish else self.inner.reduce
+
+    @property
+    def per_client(self) -> tuple[str, ...]:
+        return (_PUBLISHED, _TURNS) if self.publish else ()
+
+    @property
+    def instead(self) -> str | None:
+        begins = {"own": "a draw of its own", "common": "the one that all begin with", "sent": "the server's first"}
+        remedy = "parts = 'best' or 'average' gives them those of others"
+        remedy = remedy if self.publish else f"with publish = true, {remedy}"
+        return f"personal layers that nobody has trained, each {begins[self.start]} ({remedy})"
+
+    @property
+    def starts_without(self) -> str | None:
+        if self.start == "sent":
+            return self.inner.starts_without
+        return f"clients' personal layers, which begin apart from it (start = {self.start!r}); set start = 'sent'"
 
     @property
     def evaluates(self) -> Product:
@@ -80,7 +110,12 @@ class PersonalLayers(Wrapper):
         prior = None if ctx.prior is None else parts.take(ctx.prior, False)
         start = self.inner.server_init(replace(ctx, theta0=part[True], prior=None))
         shared = self.inner.server_init(replace(ctx, theta0=part[False], prior=prior))
-        return {**shared, **_under(_OWN, start), _RUNS: torch.tensor(parts.runs, dtype=torch.int64).reshape(-1, 2)}
+        runs = torch.tensor(parts.runs, dtype=torch.int64).reshape(-1, 2)
+        state = {**shared, **_under(_OWN, start), _RUNS: runs}
+        if self.publish:
+            state[_PUBLISHED] = start["x"].new_zeros(len(ctx.sizes), start["x"].shape[-1])
+            state[_TURNS] = torch.zeros(len(ctx.sizes), dtype=torch.int64)  # 0: has published nothing
+        return state
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         sent = self.inner.broadcast(_shared(state), clients)
@@ -100,7 +135,10 @@ class PersonalLayers(Wrapper):
         reply, kept = self.work_on(client, whole, _shared(memory))
         parts = self._parts(client)
         own = {key: value for key, value in memory.items() if key.startswith(_OWN)}
-        return parts.part(reply, False), {**kept, **own, **_under(_HOME, parts.part(reply, True))}
+        sent, home = parts.part(reply, False), parts.part(reply, True)
+        if self.publish:
+            sent[_PUBLISHED] = self._step_alone(client, _inside(_OWN, memory), {**reply, **home})["x"]
+        return sent, {**kept, **own, **_under(_HOME, home)}
 
     def work_on(self, client: Client, whole: Message, memory: Memory) -> tuple[Message, Memory]:
         """What a client does with the whole model: what the inner method does."""
@@ -113,12 +151,39 @@ class PersonalLayers(Wrapper):
         if self.inner.remembers:
             whole, received = self._parts(client).whole(sent, home), self._received(client, inbox, own)
             kept = self.inner.settle(client, kept, whole, received)
-        after = self.inner.server(own, Replies.alone({**sent, **home}), _alone(client, client.n.new_zeros(0)))
-        return {**kept, **_under(_OWN, _of_each(client, after))}
+        return {**kept, **_under(_OWN, self._step_alone(client, own, {**sent, **home}))}
+
+    def _step_alone(self, client: Client, own: State, reply: Message) -> State:
+        """The server's step of a federation of one."""
+        after = self.inner.server(own, Replies.alone(reply), _alone(client, client.n.new_zeros(0)))
+        return _of_each(client, after)
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         rest = {key: value for key, value in state.items() if key == _RUNS or key.startswith(_OWN)}
+        if self.publish:
+            last = {client: at for at, client in enumerate(replies.clients.tolist())}  # of two replies the later one
+            who, at = torch.tensor(list(last)), torch.tensor(list(last.values()))
+            rest[_PUBLISHED] = state[_PUBLISHED].index_copy(0, who, replies.each(_PUBLISHED)[at])
+            rest[_TURNS] = state[_TURNS].index_add(0, who, torch.ones_like(who))
         return {**self.inner.server(_shared(state), replies, ctx), **rest}
+
+    def shown(self, state: State, lent: Lent = "own") -> State:
+        """The shared layers, and of what others have published what this client is to use."""
+        shared = self.inner.shown(_shared(state), lent)
+        if lent == "own":
+            return shared
+        there = state[_PUBLISHED][state[_TURNS] > 0]
+        return {**shared, _PUBLISHED: there.mean(0, keepdim=True) if lent == "average" and len(there) else there}
+
+    def shown_each(self, state: State, clients: Tensor) -> State:
+        return self.inner.shown_each(_shared(state), clients)
+
+    def lent(self, client: Client, state: State, memory: Memory) -> Iterator[Memory]:
+        """With the personal part of each that has published it; with its own, as long as nobody has."""
+        for part in state[_PUBLISHED]:
+            yield {**memory, f"{_OWN}x": part.expand(*client.n.shape[:-1], -1)}
+        if len(state[_PUBLISHED]) == 0:
+            yield memory
 
     def model(self, state: State) -> Vector:
         return self.inner.model(_parts_in(state).whole(_shared(state), _inside(_OWN, state)))
@@ -127,8 +192,11 @@ class PersonalLayers(Wrapper):
         return self.inner.personal(client, self._state(client, state, memory), _shared(memory))
 
     def adapt(self, client: Client, state: State, memory: Memory, theta: Vector, wish: Wish) -> Vector:
-        whole = self._state(client, state, memory)
-        return self.inner.adapt(client, whole, _shared(memory), theta, wish)
+        return self.adapt_on(client, self._state(client, state, memory), _shared(memory), theta, wish)
+
+    def adapt_on(self, client: Client, whole: State, memory: Memory, theta: Vector, wish: Wish) -> Vector:
+        """How a client fits the whole model to its few rows: as the inner method does."""
+        return self.inner.adapt(client, whole, memory, theta, wish)
 
     def measure(self, client: Client, received: Message, memory: Memory) -> dict[str, Tensor]:
         """What the inner method measures, without the personal coordinates: these stay at home."""
@@ -195,7 +263,9 @@ def _inside(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _shared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What is the inner method's own."""
-    return {key: value for key, value in tensors.items() if key != _RUNS and not key.startswith((_OWN, _HOME))}
+    return {
+        key: value for key, value in tensors.items() if key != _RUNS and not key.startswith((_OWN, _HOME, _PUBLISHED))
+    }
 
 
 def _parts_in(state: State) -> Parts:

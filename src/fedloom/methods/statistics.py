@@ -15,7 +15,7 @@ On a client every model is a vector with a tail, (w, s), and brings its own stat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,7 +29,7 @@ from fedloom.federation.model import Model, of_each
 from fedloom.federation.problem import Problem
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Replies
-from fedloom.methods.method import Context, Method, ServerMethod, Wish
+from fedloom.methods.method import Context, Lent, Method, ServerMethod, Wish
 from fedloom.methods.personal import Personal, PersonalLayers
 from fedloom.methods.wrapper import Wrapper
 from fedloom.types import Memory, Message, State, Vector
@@ -52,10 +52,25 @@ def with_statistics(method: Method, model: Model) -> Method:
     inner: ServerMethod = Tailed(method, model.n, model.width)
     if isinstance(method, PersonalLayers):
         sent, mine = method.start == "sent", set(named(model.tensors, method.layers))
-        inner = Personal(Tailed(method.inner, model.n, model.width), layers=method.layers, start=method.start)
+        work = Tailed(Work(method.inner, method), model.n, model.width)
+        inner = Personal(work, layers=method.layers, start=method.start, publish=method.publish)
     own = [(where.stop - where.start, name in mine) for name, where in model.statistics.items()]
     spread = [(where.stop - where.start, name.endswith("var")) for name, where in model.statistics.items()]
     return Statistics(inner, model.n, Parts(tuple(own)), Parts(tuple(spread)), sent)
+
+
+@dataclass(frozen=True)
+class Work(Wrapper):
+    """The method inside personal layers, with what these let a client do."""
+
+    inner: ServerMethod
+    layers: PersonalLayers
+
+    def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        return self.layers.work_on(client, received, memory)
+
+    def adapt(self, client: Client, state: State, memory: Memory, theta: Vector, wish: Wish) -> Vector:
+        return self.layers.adapt_on(client, state, memory, theta, wish)
 
 
 @dataclass(frozen=True)
@@ -143,6 +158,11 @@ class Statistics(Wrapper):
 
     def check(self, problem: Problem) -> None:
         """Refuses a server with several models; all else the method itself has refused already."""
+        if self.inner.publishes and self._keeps:
+            raise ConfigError(
+                "clients cannot publish layers with running statistics (BatchNorm), which stay at home; set publish = "
+                "false, choose other personal layers, or a network with GroupNorm"
+            )
         sources, sizes = problem.data.with_role(SOURCE), problem.data.splits["train"].sizes
         blank = torch.zeros(problem.model.width, dtype=problem.dtype)
         ctx = Context(0, len(sources), sizes, problem.model.slices, blank, Draw(0), sources, prior=blank)
@@ -198,6 +218,17 @@ class Statistics(Wrapper):
             s = s + self.parts.joined(moved, moved.new_zeros(self.parts.count(True)))
             s = self.spread.joined(self.spread.take(s, False), self.spread.take(s, True).clamp(min=0))
         return {**new, KEY: s}
+
+    def shown(self, state: State, lent: Lent = "own") -> State:
+        return {**self.inner.shown(_rest(state), lent), KEY: state[KEY]}
+
+    def shown_each(self, state: State, clients: Tensor) -> State:
+        return self.inner.shown_each(_rest(state), clients)
+
+    def lent(self, client: Client, state: State, memory: Memory) -> Iterator[Memory]:
+        own = {key: value for key, value in memory.items() if key == KEY}
+        for borrowed in self.inner.lent(client, _rest(state), _rest(memory)):
+            yield {**borrowed, **own}
 
     def model(self, state: State) -> Vector:
         return torch.cat([self.inner.model(_rest(state)), state[KEY]], -1)

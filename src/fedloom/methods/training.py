@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import Literal
 
 from torch import Tensor
 
 from fedloom.federation.batches import evaluations_of, steps_of
 from fedloom.federation.client import Client
-from fedloom.federation.optimisers import local_optimiser
+from fedloom.federation.optimisers import LocalOptimiser, local_optimiser
 from fedloom.federation.problem import Problem
 from fedloom.federation.replies import Weighting, weight_by
 from fedloom.federation.schedules import LocalRate, rate_at
@@ -60,8 +59,8 @@ class LocalSteps(ServerMethod):
 class LocalTraining(LocalSteps):
     """A method whose clients train from a given model, by an optimiser of their choice."""
 
-    optimiser: Literal["sgd", "momentum", "adam"] = "sgd"
-    """The client's optimiser, started afresh each round."""
+    optimiser: LocalOptimiser = "sgd"
+    """The client's optimiser, started afresh each round; momentum has β = 0.9, or another one: "momentum:0.5"."""
 
     def train(
         self,

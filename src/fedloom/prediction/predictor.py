@@ -25,6 +25,7 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
 from fedloom.methods import Method, lookup
+from fedloom.methods.method import shown_to
 from fedloom.methods.statistics import with_statistics
 from fedloom.prediction.answers import SHARE, Array, answers, output_names
 from fedloom.prediction.card import ModelCard
@@ -232,10 +233,14 @@ def _own(saved: SavedModel, card: ModelCard, model: Model, method: Method | None
     with saved.memory() as store:
         memory, known = store.gather(torch.tensor([client]))
     if not bool(known.all()):
-        raise RunError(f"client {label} never took part in the run: it has no model of its own. Take another client")
+        raise RunError(
+            f"client {label} never took part in the run: it has no model of its own. Take another client, or make one "
+            f"of a few rows of its: `fedloom adapt {saved.folder} --client {label}`"
+        )
     ids = np.array([client])
     try:
-        theta = method.personal(problem.client(ids, Draw(0, saved.round)), saved.state, parted(memory)[0])
+        owner = problem.client(ids, Draw(0, saved.round))
+        theta = method.personal(owner, shown_to(method, owner, saved.state), parted(memory)[0])
         return theta.expand(1, -1)[0].detach().clone()
     except FedloomError:
         raise

@@ -24,7 +24,7 @@ from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.randomness import Draw
-from fedloom.methods.method import Method, Wish
+from fedloom.methods.method import Method, Wish, shown_to
 
 
 @dataclass(eq=False)
@@ -234,8 +234,9 @@ class AdaptsInPasses(Passes):
         walk.step()
         client = walk.problem.client(np.array([0]), Draw(1, walk.clocks.round))
         method, memory = walk.setting.method, recall(walk, torch.tensor([0]))
-        before = method.personal(client, walk.state, memory).reshape(-1)
-        return before, method.adapt(client, walk.state, memory, before, Wish(steps=_EPOCHS))[0]
+        state = shown_to(method, client, walk.state)
+        before = method.personal(client, state, memory).reshape(-1)
+        return before, method.adapt(client, state, memory, before, Wish(steps=_EPOCHS))[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,9 +290,10 @@ class Adapts(Claim):
             walk.step()
             client = known.problem.client(known.clients.numpy(), Draw(1, 1))
             memory = recall(walk, known.clients)
-            theta = method.personal(client, walk.state, memory)
+            state = shown_to(method, client, walk.state)
+            theta = method.personal(client, state, memory)
             for lr, steps in ((None, None), (0.23, None), (None, 3), (0.37, 2)):
-                found = walk.setting.method.adapt(client, walk.state, memory, theta, Wish(lr, steps))
+                found = walk.setting.method.adapt(client, state, memory, theta, Wish(lr, steps))
                 off = max(off, apart(found, self.adapted(known, method, walk.state, theta, lr, steps)))
         return Finding.within(off, self.tolerance, "greatest distance from what theory says")
 

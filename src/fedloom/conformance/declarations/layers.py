@@ -48,7 +48,7 @@ from fedloom.federation.networks import build_model
 from fedloom.federation.problem import Problem, fresh_model
 from fedloom.federation.randomness import Draw
 from fedloom.methods import FedAvg, Local, Scaffold
-from fedloom.methods.method import ServerMethod, Wish
+from fedloom.methods.method import ServerMethod, Wish, shown_to
 from fedloom.types import Memory, Message, State, Vector
 
 
@@ -130,11 +130,12 @@ class ByHand:
         draw, found = Draw(7, walk.clocks.round), [float(abs(self.evaluations - walk.clocks.gradient_evaluations))]
         who = torch.tensor(ids)
         stack, memory = walk.problem.client(np.array(ids), draw), recall(walk, who)
-        models = method.personal(stack, walk.state, memory)
+        shown = shown_to(method, stack, walk.state)
+        models = method.personal(stack, shown, memory)
         received = method.broadcast(walk.state, who)
         measured, sums = method.measure(stack, received, memory), dict[str, Tensor]()
         wishes = (Wish(), Wish(0.23), Wish(steps=3))
-        adapted = [method.adapt(stack, walk.state, memory, models, wish) for wish in wishes]
+        adapted = [method.adapt(stack, shown, memory, models, wish) for wish in wishes]
         for at, i in enumerate(ids):
             client, state, own = walk.problem.client(i, draw), self.whole(i), self._row(i)
             theta = self.inner.personal(client, state, own)
@@ -148,6 +149,10 @@ class ByHand:
             found += [apart(measured[key][at], value) for key, value in shared.items()]
             sums = {key: value + sums.get(key, 0.0) for key, value in shared.items()}
         found += [apart(walk.state[key], self._shared(value)) for key, value in self.state.items()]
+        if method.publish:
+            there, turns = walk.state["published"], walk.state["published turns"]
+            found += [apart(there[i], self._mine(own["x"])) for i, own in self.own.items()]
+            found += [float(int((turns > 0).sum()) != len(self.own))]
         told, right = method.report(walk.state, sums), self.inner.report(self.state, sums)
         start = self.inner.server_init(walk.context(0))
         found.append(apart(walk.theta(), self.inner.model(mixed(self.state, start, self.mine))))
@@ -156,6 +161,9 @@ class ByHand:
 
     def _row(self, client: int) -> Memory:
         return {key: value[0] for key, value in self.memory[client].items()}
+
+    def _mine(self, value: Tensor) -> Tensor:
+        return of_each(value, len(self.mine), lambda each: each[..., self.mine])
 
     def _shared(self, value: Tensor) -> Tensor:
         n = len(self.mine)
@@ -333,6 +341,7 @@ def averaging(layers: str, other: str, mine: str, theirs: str, unlike: str) -> t
         Federations("local training with layers of one's own", _TWO, mine, stands=WHO_ANSWERS),
         Federations("other layers and weights, momentum", {**_MOMENTUM, "layers": other, "weighting": unlike}, theirs),
         Federations("one bias that begins as the server's, Adam", _ADAM, "3.bias"),
+        Federations("clients publish their layers", {**_TWO, "publish": True}, mine, stands=WHO_ANSWERS),
         joint("one full step finds the best common weights with a bias for each client", joint_optima, ONE_STEP),
     )
 
@@ -345,7 +354,7 @@ def joint(name: str, limit: Limits, given: Mapping[str, Any]) -> Limit:
 alone = Same(
     "with all layers personal every client is alone", unequal_problem, {**DRIFT, **ALL}, Local(**DRIFT), tolerance=1e-13
 )
-_AT_HOME = {**ROUNDS, "evaluates": "personal", "start": "own"}
+AT_HOME = {**ROUNDS, "evaluates": "personal", "start": "own", "publish": False}
 
 
 def meta_learning(own: Mapping[str, Any]) -> tuple[Claim, ...]:
@@ -364,6 +373,7 @@ def meta_learning(own: Mapping[str, Any]) -> tuple[Claim, ...]:
             "3.bias",
             stands=("lost",),
         ),
+        Federations("clients publish their layers", {**first, "publish": True}, stands=("lost",)),
         Federations(
             "a client has an Adam of its own", {**adam, "bias_correction": "flower", "lr": 0.05}, stands=("lost",)
         ),
@@ -376,7 +386,7 @@ def meta_learning(own: Mapping[str, Any]) -> tuple[Claim, ...]:
 _FULL = {"start": "common"}
 """For the check that ids do not matter: who draws a part of its own draws it by its id."""
 
-_META = {**FEDMETA_DEFAULTS, "evaluates": "adapted", "layers": "head", "start": "own"}
+_META = {**FEDMETA_DEFAULTS, "evaluates": "adapted", "layers": "head", "start": "own", "publish": False}
 _ADAPTS = {"alpha": 0.1, "adapt_steps": 1, "adapt_batch": None, "adapt_optimiser": "sgd"}
 _SCAFFOLD = Scaffold(lr=0.2, batch=5, server_lr="exponential:1.0:0.8")
 GONE = "it is gone once a reply was accepted, and is made anew with every reply"
@@ -397,7 +407,7 @@ FEDPER = Declaration(
         *averaging("head", "body", "3.", "1.", "uniform"),
         alone,
         Passes(ALL),
-        Defaults({**TRAINING, **_AT_HOME, "layers": "head", "weighting": "size"}),
+        Defaults({**TRAINING, **AT_HOME, "layers": "head", "weighting": "size"}),
     ),
     BATCHES,
     _FULL,
@@ -433,7 +443,7 @@ LG_FEDAVG = Declaration(
         *averaging("body", "head", "1.", "3.", "size"),
         alone,
         Passes(ALL),
-        Defaults({**TRAINING, **_AT_HOME, "layers": "body", "weighting": "uniform"}),
+        Defaults({**TRAINING, **AT_HOME, "layers": "body", "weighting": "uniform"}),
     ),
     BATCHES,
     _FULL,
@@ -452,7 +462,7 @@ PERSONAL = Declaration(
             8,
             stands=EVERY_HARDSHIP,
         ),
-        Defaults({**_AT_HOME, "layers": "head", "inner": FedAvg()}),
+        Defaults({**AT_HOME, "layers": "head", "inner": FedAvg()}),
     ),
     BATCHES,
     _FULL,
@@ -482,7 +492,7 @@ FEDPER_AVGMETA = Declaration(
             "clients adapt in their own way",
             {"alpha": 0.3, "adapt_steps": 2, "adapt_batch": 3, "adapt_optimiser": "momentum", "lr": 0.2},
         ),
-        Defaults({**TRAINING, **_AT_HOME, "evaluates": "adapted", "layers": "head", "weighting": "size", **_ADAPTS}),
+        Defaults({**TRAINING, **AT_HOME, "evaluates": "adapted", "layers": "head", "weighting": "size", **_ADAPTS}),
     ),
     BATCHES,
     _FULL,

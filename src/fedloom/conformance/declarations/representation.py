@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from fedloom.conformance.answers import OfRun, in_round
 from fedloom.conformance.claims import IDEAL, Declaration, Finding, Hardship, Subject
 from fedloom.conformance.declarations.common import BATCHES, ONE_STEP, WHO_ANSWERS
-from fedloom.conformance.declarations.courses import ROUNDS, TRAINING, Defaults
-from fedloom.conformance.declarations.layers import FALL, PLAIN, ByHand, Federations, joint, joint_optima
+from fedloom.conformance.declarations.courses import TRAINING, Defaults
+from fedloom.conformance.declarations.layers import AT_HOME, FALL, PLAIN, ByHand, Federations, joint, joint_optima
 from fedloom.conformance.problems import rows_in_order
 from fedloom.federation.batches import Rows
 from fedloom.federation.client import Client
@@ -120,18 +120,8 @@ FEDREP = Declaration(
             {**ONE_STEP, "head_steps": 2},
         ),
         Subspace("it finds the features that clients have in common", _ALONE, stands=("sampled", "lost")),
-        Defaults(
-            {
-                **TRAINING,
-                **ROUNDS,
-                "evaluates": "personal",
-                "layers": "head",
-                "start": "own",
-                "weighting": "size",
-                "head_epochs": 10,
-                "head_steps": None,
-            }
-        ),
+        Federations("clients publish their layers", {**_TURNS, "publish": True}, by=InTurn),
+        Defaults({**TRAINING, **AT_HOME, "layers": "head", "weighting": "size", "head_epochs": 10, "head_steps": None}),
     ),
     {**BATCHES, "head_epochs": 2},
     {"start": "common"},
