@@ -161,6 +161,16 @@ def test_filling_needs_classes_and_all_rows_at_once() -> None:
         fedloom.train(problem, "fedavg", rounds=1, stream=fedloom.Stream(duration=5))
 
 
+def test_public_rows_arrive_with_the_others_but_cannot_drift() -> None:
+    data = federate("digits", clients=5, partition="classes", public=0.1)
+    problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+    run = fedloom.train(problem, "fedmeta-maml", rounds=2, stream=fedloom.Stream(start=1.0, rate=0), progress=False)
+    still = fedloom.train(problem, "fedmeta-maml", rounds=2, progress=False)
+    assert run.summary["theta_sha256"] == still.summary["theta_sha256"]
+    with pytest.raises(ConfigError, match=r"leave data\.public or the drift out"):
+        fedloom.train(problem, "fedavg", rounds=1, stream=fedloom.Stream(duration=5, drift=0.5))
+
+
 def test_nothing_changes_where_nothing_is_asked_for(labelled: Labelled) -> None:
     divided = divide(labelled([0, 1, 2] * 9), clients=3)
     assert (divided.public, divided.fill, divided.augment) == (None, False, None)

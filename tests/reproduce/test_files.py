@@ -22,6 +22,7 @@ DATA = {
     "d4-fedmeta": ("mnist", "cifar10"),
     "drift": (),
     "optimisation": ("fashion-mnist",),
+    "sharing": ("mnist", "cifar10"),
 }
 
 
