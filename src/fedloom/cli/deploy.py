@@ -89,7 +89,7 @@ def up(
         summary = rehearse(loaded, place, nodes=nodes, terms=terms, follow=follow)
     for note in agreed_in(place):
         say(console, f"agreed: {note}")
-    tell(console, summary)
+    tell(console, summary, place)
     say(console, f"report: {place / 'report.html'}")
 
 

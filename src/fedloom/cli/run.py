@@ -144,20 +144,20 @@ def perform(experiment: Experiment | TaskSequence, folder: Path, *, quiet: bool,
 
 def _tell(console: Console, done: Run) -> None:
     if done.matrix is None:
-        tell(console, done.summary)
+        tell(console, done.summary, done.folder)
         return
     console.print(matrix_table(done.matrix))
     say(console, measures_text(done.matrix))
 
 
-def tell(console: Console, summary: dict[str, Any]) -> None:
-    """What came of one run."""
+def tell(console: Console, summary: dict[str, Any], folder: Path | None) -> None:
+    """What came of one run, by its summary and what its folder calls clients."""
     from fedloom.report.gain import gain_of
 
     console.print(ending(summary))
     if line := decided(summary):
         say(console, line)
-    for line in gain_of(summary):
+    for line in gain_of(summary, folder):
         say(console, line)
     if shows_matrix(summary):
         console.print(confusion_table((summary.get("decision") or {}).get("confusion") or summary["confusion"]))

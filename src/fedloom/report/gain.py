@@ -12,8 +12,8 @@ from fedloom.report.groups import ALONE, Group, contest_of, direction, is_bound,
 from fedloom.report.kinds import columns_of, task_names
 from fedloom.report.look import canvas, colour, dot_style, meta, numbers, plain_text
 from fedloom.report.pairs import Pair, signed
-from fedloom.report.runs import RunRecord, section
-from fedloom.report.words import lower_first, name_text, plain, plural, text
+from fedloom.report.runs import RunRecord, read_record, section
+from fedloom.report.words import lower_first, name_text, plural
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -36,27 +36,25 @@ class Gain:
 
     @property
     def words(self) -> str:
-        """For how many clients it is better and worse, and by how much on the mean."""
+        """For how many clients it is better and worse, for whom most, and by how much on the mean."""
         pair, clients = self.pair, plural(len(self.pair.clients), "client")
         better, worse = len(pair.better), len(pair.worse)
         equal = len(pair.clients) - better - worse
         parts = [f"better than {self.beside.label} for {better:,} of {clients}"]
         parts += [f"equal for {equal:,}"] * (equal > 0) + [f"worse for {f'{worse:,}' if worse else 'none'}"]
+        most = f", most of all client {pair.worse[0]} ({signed(pair.clients[pair.worse[0]])})" if worse else ""
         gain = pair.intervals.get("client")
         said = signed(sum(pair.clients.values()) / len(pair.clients)) if gain is None else f"{gain.words} (95 %)"
-        return f"{self.group.label} is {', '.join(parts[:-1])} and {parts[-1]}; mean gain {said}."
+        return f"{self.group.label} is {', '.join(parts[:-1])} and {parts[-1]}{most}; mean gain {said}."
 
     @property
     def figures(self) -> str:
-        """How sure the gain is over repeats, and who gains least."""
+        """How sure the gain is over repeats, and what those have who gain least."""
         pair, found = self.pair, []
         for what in ("seed", "fold"):
             if (interval := pair.intervals.get(what)) is not None:
                 found.append(f"Paired over {plural(interval.count, what)}: {interval.words} (95 %).")
-        found.append(f"The tenth of the clients that gains least: {signed(pair.least_tenth)}")
-        if pair.worse:
-            found[-1] += f"; most is lost by client {pair.worse[0]}, {text(plain, -pair.clients[pair.worse[0]])}"
-        return " ".join(found) + "."
+        return " ".join([*found, f"The tenth of the clients that gains least: {signed(pair.least_tenth)}."])
 
 
 def gains(groups: Sequence[Group], metric: str | None = None) -> list[Gain]:
@@ -85,9 +83,10 @@ def gain_text(groups: Sequence[Group]) -> list[str]:
     return [gain.words for gain in told(groups)]
 
 
-def gain_of(summary: dict[str, Any]) -> list[str]:
-    """The same of one run, by its summary."""
-    run = RunRecord(Path(), {}, "", {}, [], summary)
+def gain_of(summary: dict[str, Any], folder: Path | None = None) -> list[str]:
+    """The same of one run, by its summary; its folder, if it has one, knows what clients are called."""
+    data = {} if folder is None else read_record(folder / "data.json")
+    run = RunRecord(folder or Path(), {}, "", data, [], summary)
     return gain_text([Group(run.label, (run,))])
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fedloom.report.folds import pooled_text
-from fedloom.report.gain import gain_text, is_personal
+from fedloom.report.gain import gain_text, told
 from fedloom.report.groups import (
     ALONE,
     Group,
@@ -60,9 +60,11 @@ def contest(groups: Sequence[Group]) -> list[str]:
     ]
     pair = Pair.of(best, second, metric)
     said = [_first(best, second, metric, means, pair), *_intervals(pair)]
-    said += _for_whom(pair, second.label)
+    gained = {gain.beside.label for gain in told(groups) if gain.group is best}  # of these the gain says for whom
+    if second.label not in gained:
+        said += _for_whom(pair, second.label)
     alone = next((group for group in usable[2:] if group.runs[0].method == ALONE), None)
-    if alone is not None and not is_personal(best):  # of models of clients' own their gain says it
+    if alone is not None and alone.label not in gained:
         said += _for_whom(Pair.of(best, alone, metric), f"{alone.label}, where each is alone")
     for bound in filter(is_bound, ranked):
         said.append(bound_text(bound, means[bound.label] or 0.0, best, means[best.label] or 0.0, metric))
