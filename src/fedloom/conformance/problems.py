@@ -64,8 +64,14 @@ class Known:
         return sizes / sizes.sum()
 
     def minimiser(self, weighting: Weighting = "size") -> Tensor:
-        """argmin Σ p_i f_i, f_i being the mean loss of client i."""
-        return self._solve(self.clients, self.weights(weighting))
+        """argmin Σ p_i f_i, f_i being the mean loss of client i; worked out once."""
+        if weighting not in self._minimisers:
+            self._minimisers[weighting] = self._solve(self.clients, self.weights(weighting))
+        return self._minimisers[weighting].clone()
+
+    @cached_property
+    def _minimisers(self) -> dict[Weighting, Tensor]:
+        return {}
 
     @cached_property
     def optimum(self) -> Tensor:
