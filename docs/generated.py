@@ -28,7 +28,7 @@ from fedloom.channel import TRANSFORMS
 from fedloom.cli import app
 from fedloom.cli.flags import FLAGS
 from fedloom.conformance import DECLARATIONS
-from fedloom.data import SOURCES, STEPS, beijing, cifar, extrasensory, load_file, mnist
+from fedloom.data import SOURCES, STEPS, beijing, cifar, extrasensory, hapt, landmine, load_file, mnist, vehicle
 from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.fleet import FLEETS, Fleet
 from fedloom.engine.schedule import Schedule
@@ -222,8 +222,10 @@ def files() -> str:
     rows += [(f"`qmnist/{file.file}`", f"{file.length:,}") for file in mnist.QMNIST]
     rows += [
         (f"`{archive.folder}/` and in it the files of `{archive.file}`", _archive_length(archive.length))
-        for archive in (cifar.CIFAR10, cifar.CIFAR100, beijing.BEIJING_AIR, extrasensory.EXTRASENSORY)
+        for archive in (cifar.CIFAR10, cifar.CIFAR100, beijing.BEIJING_AIR, extrasensory.EXTRASENSORY, hapt.HAPT)
     ]
+    rows += [(f"`vehicle/{vehicle.VEHICLE.file}`", "not stated")]
+    rows += [(f"`landmine/{landmine.LANDMINE.file}`", f"{landmine.LANDMINE.length:,}")]
     return _table(("File below `$FEDLOOM_DATA`", "Bytes of its content"), rows)
 
 

@@ -15,7 +15,15 @@ MADE_HERE = ("digits", "breast-cancer", "diabetes", "synthetic", "quadratics")
 
 def test_every_source_of_the_plan_is_registered_under_its_own_name() -> None:
     names = {"digits", "breast-cancer", "diabetes", "mnist", "fashion-mnist", "qmnist", "cifar10", "cifar100"}
-    assert set(SOURCES) == names | {"beijing-air", "extrasensory", "synthetic", "quadratics"}
+    assert set(SOURCES) == names | {
+        "beijing-air",
+        "extrasensory",
+        "hapt",
+        "vehicle",
+        "landmine",
+        "synthetic",
+        "quadratics",
+    }
     assert all(source.name == name for name, source in SOURCES.items())
 
 

@@ -41,6 +41,8 @@ class Published:
     checksum: str
     length: int | None = None
     """In bytes; none: its publisher does not say."""
+    page: str = ""
+    """Where people get what fedloom does not download, for want of an address or of a checksum to check it by."""
 
     @property
     def zipped(self) -> bool:
@@ -112,19 +114,20 @@ class Member:
             raise damaged(self.file, f"{self.inside} in it cannot be read ({error})") from error
 
 
-def obtain_members(published: Published, pattern: str) -> list[Member]:
+def obtain_members(published: Published, pattern: str, within: str = "") -> list[Member]:
     """The files of a set that is published as one zip archive, sorted by name: ``pattern`` says what they are called.
 
     The first folder of this machine that has such files, or the archive itself, is taken as it is; otherwise the
-    archive is downloaded, and read without being unpacked.
+    archive is downloaded, and read without being unpacked. ``within`` is the folder of the archive in which they lie.
     """
     for folder in folders(published.folder):
-        found = [Member(file) for file in sorted(folder.glob(pattern)) if _matches(file.name, pattern)]
+        files = sorted((folder / within).glob(pattern))
+        found = [Member(file) for file in files if _matches(file.name, pattern)]
         if found:
             return found
         if (folder / published.file).is_file():
-            return _inside(folder / published.file, pattern)
-    return _inside(_download(published), pattern)
+            return _inside(folder / published.file, pattern, within)
+    return _inside(_download(published), pattern, within)
 
 
 def content(path: Path, published: Published | None = None) -> bytes:
@@ -153,10 +156,14 @@ def _unzip(path: Path) -> bytes:
         raise damaged(path, f"it cannot be unzipped ({error})") from error
 
 
-def _inside(archive: Path, pattern: str) -> list[Member]:
+def _inside(archive: Path, pattern: str, within: str) -> list[Member]:
     try:
         with zipfile.ZipFile(archive) as opened:
-            names = sorted(name for name in opened.namelist() if _matches(name.rpartition("/")[2], pattern))
+            names = sorted(
+                name
+                for name in opened.namelist()
+                if _matches(name.rpartition("/")[2], pattern) and within in ("", *name.split("/")[-2:-1])
+            )
     except (zipfile.BadZipFile, OSError) as error:
         raise damaged(archive, f"it is no whole zip archive ({error})") from error
     if not names:
@@ -176,6 +183,13 @@ def _digest(data: bytes, published: Published) -> str:
 def _download(published: Published) -> Path:
     import pooch
     import requests
+
+    if not published.checksum or not published.urls():
+        raise DataError(
+            f"{published.folder}: {published.file} is not in {' or '.join(map(str, folders(published.folder)))}, and "
+            f"fedloom does not download it; get it from {published.page}, put it into a folder "
+            f"FOLDER/{published.folder} and set FEDLOOM_DATA=FOLDER"
+        )
 
     def download(url: str, output: str, caller: object) -> None:
         """As pooch does, and check the content while the file still has its temporary name."""
