@@ -42,11 +42,11 @@ STATED = {"T": "−1 and −½", "K": "0 and −½", "N": "+1 and −½"}
 class Grid:
     """What is run: rounds, local steps and clients, one of them varied at a time, and how many repeats."""
 
-    rounds: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)
+    rounds: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
     steps: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     clients: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
     base: tuple[int, int] = (4, 8)
-    lengths: int = 12
+    lengths: int = 11
     outputs: int = 400
 
     @property
