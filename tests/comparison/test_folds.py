@@ -12,7 +12,7 @@ import fedloom
 from fedloom.errors import ConfigError
 from fedloom.experiment import Experiment
 from fedloom.report import find_runs, group_runs, verdict
-from fedloom.report.verdict import Interval
+from fedloom.report.pairs import Interval
 
 SMALL = {"data.name": "digits", "data.clients": 4, "model.name": "linear", "rounds": 1, "execution.executor": "serial"}
 

@@ -13,8 +13,8 @@ from fedloom.errors import ConfigError
 from fedloom.report import group_runs, verdict, write_report, write_table
 from fedloom.report.export import escaped
 from fedloom.report.groups import Group
+from fedloom.report.pairs import Interval, Pair
 from fedloom.report.runs import RunRecord
-from fedloom.report.verdict import Interval, Pair
 
 
 def run(method: str, seed: int, clients: list[float], metric: str = "accuracy", label: str = "") -> RunRecord:

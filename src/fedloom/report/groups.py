@@ -21,6 +21,10 @@ _REPEATS = ("seed", "fold")
 """The settings in which repeats differ, whatever section they are in."""
 COSTS = {"rounds": ("round",), "bytes": ("bytes_up", "bytes_down"), "seconds": ("simulated_seconds",)}
 """What it takes to reach a target, and the clocks that count it."""
+BOUND = "central"
+"""The method that pools all rows: what it reaches is a bound, for who may do that needs no federation."""
+ALONE = "local"
+"""The method in which every client is alone: who is worse off than that has no reason to take part."""
 _UP = re.compile("accuracy|f1|precision|recall|transfer|auc|auroc|r2|score|top|kappa")
 _DOWN = re.compile(
     "loss|mae|mse|rmse|smape|mape|error|fidelity|brier|quantile|gap|residual|distance|forgetting|perplexity"
@@ -142,6 +146,18 @@ def by_the_clock(groups: Sequence[Group]) -> bool:
     runs = every_run(groups)
     schedules = [schedule for run in runs if (schedule := section(run.config, "schedule"))]
     return any(run.asynchronous for run in runs) or any(schedule != schedules[0] for schedule in schedules)
+
+
+def contest_of(group: Group) -> str:
+    """Groups compete where data and evaluated rows are the same, each with its own model."""
+    flat, told = settings(group.runs[0].config), group.runs[0].judged
+    rows = [(key, str(told.get(key))) for key in ("on", "split")]
+    return repr([*rows, *((key, flat[key]) for key in sorted(flat) if key.partition(".")[0] == "data")])
+
+
+def is_bound(group: Group) -> bool:
+    """Whether it pools all rows: a bound, and nothing that could be chosen."""
+    return group.runs[0].method == BOUND
 
 
 def settings(config: dict[str, Any]) -> dict[str, object]:

@@ -8,10 +8,9 @@ from typing import Any
 
 from fedloom.report.again import resume_command
 from fedloom.report.data import data_name, data_text
-from fedloom.report.groups import Group, direction, every_run, headline, mean_and_std, metric_names
+from fedloom.report.groups import Group, direction, every_run, headline, is_bound, mean_and_std, metric_names
 from fedloom.report.kinds import columns_of, is_vertical, tasks_text
 from fedloom.report.runs import RunRecord, number, section
-from fedloom.report.table import is_bound
 from fedloom.report.words import lower_first, name_text, plain, plural, range_text, sized, spread_text, text, timed
 
 _MOST_NOTICES = 6

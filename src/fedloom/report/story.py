@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 
 from fedloom.report import kinds
-from fedloom.report.groups import Group, direction, mean_and_std, metric_names
+from fedloom.report.groups import Group, direction, is_bound, mean_and_std, metric_names
 from fedloom.report.runs import evaluations, pick
-from fedloom.report.table import is_bound
 from fedloom.report.verdict import verdict
 from fedloom.report.words import lower_first, name_text, plain, plural, range_text, spread_text, text
 

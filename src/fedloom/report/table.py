@@ -13,12 +13,13 @@ from fedloom.report.folds import out_of_fold
 from fedloom.report.groups import (
     Group,
     Target,
+    contest_of,
     direction,
     every_run,
     headline,
+    is_bound,
     mean_and_std,
     metric_names,
-    settings,
 )
 from fedloom.report.kinds import MEASURES, is_sequence, is_vertical
 from fedloom.report.runs import RunRecord
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 NOT_REACHED = "not reached"
-BOUND = "central"
-"""The method that pools all rows: what it reaches is a bound, for who may do that needs no federation."""
 _SPREAD = {"std": "Spread over clients", "worst_tenth": "Worst tenth"}
 _CLOCKS = (
     ("bytes_up", "Bytes up", sized),
@@ -241,18 +240,6 @@ def _cell(column: Column, group: Group) -> Cell:
     values = group.known(column.read)
     mean, std = mean_and_std(values)
     return Cell(column, mean, std, len(values), len(group.runs))
-
-
-def contest_of(group: Group) -> str:
-    """Groups compete where data and evaluated rows are the same, each with its own model."""
-    flat, told = settings(group.runs[0].config), group.runs[0].judged
-    rows = [(key, str(told.get(key))) for key in ("on", "split")]
-    return repr([*rows, *((key, flat[key]) for key in sorted(flat) if key.partition(".")[0] == "data")])
-
-
-def is_bound(group: Group) -> bool:
-    """Whether it pools all rows: a bound, and nothing that could be chosen."""
-    return group.runs[0].method == BOUND
 
 
 def _best(column: list[Cell], contests: list[str], contest: str, groups: Sequence[Group]) -> str | None:
