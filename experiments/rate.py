@@ -1,8 +1,8 @@
 """How FedAvg's error falls with rounds, local steps and clients: fedloom reproduce rate [--quick] [--record]
 
 The error is E f(x_T) − f(x*) with the best constant step for each T, K and N, as theory has it. Every client has
-f_i(x) = a_i (x − b_i)²/2 and gradients with noise of deviation σ: least squares with one feature and batches of one row.
-The model has many outputs, each of them the same problem with noise of its own, so that a single run is as many repeats.
+f_i(x) = a_i (x − b_i)²/2 and gradients with noise of deviation σ: least squares with one feature, a row for each step.
+The model has many outputs, each of them the same problem with noise of its own, so that one run is as many repeats.
 What is stated of FedAvg's error is O(HN/T + σ/√(TKN)).
 
 ``--record`` keeps errors and slopes in experiments/results/rate.json, from where docs/results.md has them.
