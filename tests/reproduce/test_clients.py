@@ -53,7 +53,7 @@ def test_the_table_of_gains_has_the_rows_and_columns_that_have_any(
 
 
 def test_a_row_that_is_not_there_is_refused(write: Write, parts: Parts) -> None:
-    with pytest.raises(ConfigError, match="paired = .* has 'Fedavg', which is no row; did you mean 'FedAvg'?"):
+    with pytest.raises(ConfigError, match=r"paired = .* has 'Fedavg', which is no row; did you mean 'FedAvg'"):
         read_plan(write('paired = ["Fedavg"]\n', parts["head"], parts["column"], parts["row"]))
 
 
