@@ -64,6 +64,7 @@ SAMPLE = {
     "personal": ("layers ignored", "memory own x: not kept"),
     "fedper": ("start ignored", "memory own x: settled though lost"),
     "lg-fedavg": ("layers ignored", "memory own x: not kept"),
+    "fedrep": ("head_epochs ignored", "adapt: not at all"),
     "fedper-maml": ("alpha ignored", "memory own x: not kept"),
     "fedper-metasgd": ("learn_alpha ignored", "memory own x: not kept"),
     "fedper-avgmeta": ("adapt_steps ignored", "memory own x: not kept"),

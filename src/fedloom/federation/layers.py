@@ -69,6 +69,10 @@ class Parts:
         """All coordinates."""
         return sum(size for size, _ in self.runs)
 
+    def where(self, personal: bool) -> Tensor:
+        """For each coordinate whether it is personal, or shared."""
+        return torch.cat([torch.full((size,), mine == personal) for size, mine in self.runs])
+
     def take(self, vector: Tensor, personal: bool) -> Tensor:
         """The personal or the shared coordinates of a vector, or of several side by side (θ and α of Meta-SGD)."""
         return of_each(vector, self.n, lambda each: self._taken(each, personal))

@@ -22,6 +22,7 @@ from fedloom.methods.fedopt import FedAvgM as FedAvgM
 from fedloom.methods.fedopt import FedOpt as FedOpt
 from fedloom.methods.fedopt import FedYogi as FedYogi
 from fedloom.methods.fedprox import FedProx as FedProx
+from fedloom.methods.fedrep import FedRep as FedRep
 from fedloom.methods.fedsgd import FedSGD as FedSGD
 from fedloom.methods.fedu import FedU as FedU
 from fedloom.methods.fine_tune import FineTune as FineTune

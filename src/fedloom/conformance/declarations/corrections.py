@@ -77,10 +77,10 @@ def algorithm1(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
     at.memory |= {i: {"c": row} for i, row in zip(heard, new, strict=True)}
 
 
-def control_gap(walk: Walk) -> float:
-    """How far the server's c is from the mean of the clients' c_i, those who never answered having 0."""
+def control_gap(walk: Walk, where: Any = ...) -> float:
+    """How far the server's c is from the mean of the clients' c_i there, those who never answered having 0."""
     memory, known = gathered(walk, torch.arange(walk.problem.data.clients))
-    mean = memory["c"].sum(0) / len(known) if bool(known.any()) else torch.zeros_like(walk.state["c"])
+    mean = memory["c"][:, where].sum(0) / len(known) if bool(known.any()) else torch.zeros_like(walk.state["c"])
     return apart(mean, walk.state["c"])
 
 

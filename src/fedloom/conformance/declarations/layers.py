@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.conformance.answers import Limit, Limits, OfRun, Same, accepted, greatest
+from fedloom.conformance.answers import Invariant, Limit, Limits, OfRun, Same, accepted, greatest
 from fedloom.conformance.claims import IDEAL, Claim, Declaration, Finding, Hardship, Subject
 from fedloom.conformance.declarations.common import (
     BATCHES,
     DRIFT,
+    EVERY_HARDSHIP,
     F64,
     ONE_STEP,
     WANDERS,
@@ -28,16 +29,18 @@ from fedloom.conformance.declarations.common import (
     unequal_problem,
     weights,
 )
+from fedloom.conformance.declarations.corrections import control_gap
 from fedloom.conformance.declarations.courses import ROUNDS, TRAINING, Defaults, Passes
 from fedloom.conformance.declarations.meta import FEDMETA_DEFAULTS, SMALL, meta_quadratic
 from fedloom.conformance.drive import Walk, apart, recall, replies_to
 from fedloom.conformance.problems import Known, classification, least_squares
+from fedloom.federation.client import Client
 from fedloom.federation.model import of_each
 from fedloom.federation.problem import Problem, fresh_model
 from fedloom.federation.randomness import Draw
 from fedloom.methods import FedAvg, Local, Scaffold
 from fedloom.methods.method import ServerMethod, Wish
-from fedloom.types import Memory, State, Vector
+from fedloom.types import Memory, Message, State, Vector
 
 
 def coordinates(problem: Problem, mine: str) -> Tensor:
@@ -93,7 +96,7 @@ class ByHand:
                 self.own[i] = inner.server_init(replace(ctx, theta0=self.first(i)))
             received = inner.broadcast(self.whole(i), torch.tensor([i]))
             before = self.memory[i] if i in self.memory else inner.client_init(client, received)
-            reply, kept = inner.client(client, received, before)
+            reply, kept = self.work(client, received, before)
             self.memory[i] = inner.settle(client, kept, reply, received)
             self.evaluations += int(client.evaluations.sum())
             replies.append(reply)
@@ -103,6 +106,14 @@ class ByHand:
         columns = {key: torch.cat([reply[key] for reply in replies]) for key in replies[0]}
         stack = self.walk.problem.client(np.array(heard), Draw(self.walk.setting.seed, t))
         self.state = inner.server(self.state, replies_to(inner, stack, columns), ctx)
+
+    def work(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
+        """What a client does with the whole model."""
+        return self.inner.client(client, received, memory)
+
+    def adapt(self, client: Client, state: State, memory: Memory, theta: Vector, wish: Wish) -> Vector:
+        """How a client fits its model to its few rows."""
+        return self.inner.adapt(client, state, memory, theta, wish)
 
     def off(self) -> float:
         """How far the run is from here, in all that it shows."""
@@ -120,7 +131,7 @@ class ByHand:
             theta = self.inner.personal(client, state, own)
             found.append(apart(models[at], theta))
             found += [
-                apart(some[at], self.inner.adapt(client, state, own, theta, wish))
+                apart(some[at], self.adapt(client, state, own, theta, wish))
                 for wish, some in zip(wishes, adapted, strict=True)
             ]
             said = self.inner.measure(client, self.inner.broadcast(state, who[at : at + 1]), own)
@@ -160,6 +171,7 @@ class Federations(OfRun):
     tolerance: float = 1e-10
     stands: tuple[str, ...] = ()
     problem: Callable[[], Problem] = table
+    by: type[ByHand] = ByHand
 
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
         with self.walking(subject, self.problem(), hardship) as walk:
@@ -167,7 +179,7 @@ class Federations(OfRun):
 
     def _distances(self, walk: Walk) -> Iterator[float]:
         method = cast(Any, walk.setting.method)
-        hand = ByHand(walk, method.inner, coordinates(walk.problem, self.mine), method.start)
+        hand = self.by(walk, method.inner, coordinates(walk.problem, self.mine), method.start)
         for t in count():
             heard = accepted(walk, t).tolist()
             walk.step()
@@ -176,6 +188,11 @@ class Federations(OfRun):
             if len(heard) < walk.problem.data.clients:  # those who are not heard may have worked all the same
                 hand.evaluations = walk.clocks.gradient_evaluations
             yield hand.off() if hand.own else 0.0
+
+
+def shared_gap(walk: Walk) -> float:
+    """How far the server's c of SCAFFOLD is from the mean of the clients' c_i on the shared coordinates."""
+    return control_gap(walk, ~coordinates(walk.problem, "3."))
 
 
 BIAS = "1.bias"
@@ -275,7 +292,7 @@ EXCUSED = {
     "done: never": "the inner method never says that it is done",
 }
 _META_EXCUSED = {**EXCUSED, "work: one more": "FedMeta does not say beforehand how much its clients work"}
-_PLAIN = {
+PLAIN = {
     **EXCUSED,
     "adapt: by 0.01 in the place of its own step size": "that is FedAvg's own step size",
     "report: times 0.9": "FedAvg reports nothing",
@@ -290,7 +307,7 @@ FEDPER = Declaration(
     ),
     BATCHES,
     _FULL,
-    equivalent=_PLAIN,
+    equivalent=PLAIN,
 )
 LG_FEDAVG = Declaration(
     (
@@ -301,20 +318,28 @@ LG_FEDAVG = Declaration(
     ),
     BATCHES,
     _FULL,
-    equivalent=_PLAIN,
+    equivalent=PLAIN,
 )
 PERSONAL = Declaration(
     (
         *averaging("head", "body", "3.", "1.", "uniform"),
         alone,
         Federations("another method inside", {"inner": _SCAFFOLD}, stands=("lost",)),
+        Invariant(
+            "what SCAFFOLD's clients remember of the shared layers is what the server has seen of it",
+            table,
+            shared_gap,
+            {"inner": _SCAFFOLD},
+            8,
+            stands=EVERY_HARDSHIP,
+        ),
         Defaults({**_AT_HOME, "layers": "head", "inner": FedAvg()}),
     ),
     BATCHES,
     _FULL,
-    equivalent={  # what SCAFFOLD remembers does travel: a quantised claim is to see it moved by what was computed
-        **{key: why for key, why in _PLAIN.items() if key != "memory: moved by what was computed"},
-        **{key.replace("dx", "dc"): why for key, why in _PLAIN.items() if "dx" in key},
+    equivalent={  # what SCAFFOLD remembers does travel
+        **{key: why for key, why in PLAIN.items() if key != "memory: moved by what was computed"},
+        **{key.replace("dx", "dc"): why for key, why in PLAIN.items() if "dx" in key},
     },
 )
 FEDPER_MAML = Declaration(
