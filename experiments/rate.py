@@ -182,7 +182,10 @@ def situations(grid: Grid, way: Any) -> dict[str, dict[str, dict[int, float]]]:
                     found.setdefault(name, {})[t, k, n] = best(kind, moments, t)
                 else:
                     found.setdefault("identical clients", {})[t, k, n] = best(kind, moments, t)
-                    for noise, title in ((1.0, "identical clients, worst curvature"), (0.0, "the same, no noise")):
+                    for noise, title in (
+                        (1.0, "identical clients, worst curvature"),
+                        (0.0, "identical clients, worst curvature, no noise"),
+                    ):
                         found.setdefault(title, {})[t, k, n] = worst(moments, t, noise)
     return {name: lines(errors, grid) for name, errors in found.items()}
 

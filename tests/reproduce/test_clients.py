@@ -64,3 +64,14 @@ def test_joined_repeats_keep_the_gains_of_the_larger_part(write: Write, reproduc
     cell = next(cell for cell in merge(both, one)["cells"] if cell["row"] == "FedAvg")
     assert len(cell["values"]) == 3
     assert cell["paired"] == both["cells"][0]["paired"]
+
+
+def test_a_cell_that_reads_the_runs_of_another_has_the_point_by_which_these_were_chosen(
+    write: Write, reproduce: Reproduce, parts: Parts
+) -> None:
+    """By the loss, which the second column reads, the larger of two steps that are too small is the worse."""
+    grid = "grid = { lr = [0.01, 0.1] }\n"
+    other = '[[column]]\nname = "other"\nruns_of = "iid"\nmeasure = { metric = "loss", better = "up" }\n'
+    told = reproduce(write(parts["head"], parts["column"], other, parts["row"].replace(", lr = 0.1", ""), grid))
+    assert told.cells["FedAvg / iid"]["tuned"] == told.cells["FedAvg / other"]["tuned"] == {"method.lr": 0.1}
+    assert told.cells["FedAvg / other"]["trials"]["lr=0.01"] > told.cells["FedAvg / other"]["trials"]["lr=0.1"]

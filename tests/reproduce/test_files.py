@@ -22,9 +22,11 @@ DATA = {
     "d4-fedmeta": ("mnist", "cifar10"),
     "d4-personal": ("mnist", "cifar10"),
     "drift": (),
+    "d4-layers": ("cifar10",),
     "fedu": ("vehicle", "mnist"),
     "optimisation": ("fashion-mnist",),
     "personal": ("vehicle", "hapt", "mnist", "qmnist"),
+    "pfllib": ("fashion-mnist",),
 }
 
 

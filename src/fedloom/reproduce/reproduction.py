@@ -198,7 +198,11 @@ class Reproduction:
         return self._done[key]
 
     def best(self, cell: Cell) -> Point | None:
-        """The point with the best value (of equal ones the first); none when there are none or all diverged."""
+        """The point with the best value (of equal ones the first); none when there are none or all diverged.
+
+        A cell that reads the runs of another one has the point of these, whatever its own measure would choose.
+        """
+        cell = next((one for one in self.plan.cells if (one.row, one.column) == cell.home), cell)
         found = [(self.outcome(cell, cell.tuning_place(point), tuning=True), point) for point in cell.points]
         known = [(one.value, point) for one, point in found if one is not None and math.isfinite(one.value)]
         choose = max if cell.measure.upwards else min
