@@ -21,6 +21,8 @@ LETTER = 7.2  # about as wide as one is
 LINE = 17  # between names
 _DASHES = ("", "7 3", "2 3")
 _DECADES = 2  # from here on an axis is logarithmic, where less is better
+_STATED = ("#8a929b", "2 3")
+_RATE_LEAST = 1e-9  # errors below it are rounding
 _STYLE = (
     "text{font:13px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#33393f}.small{font-size:12px;fill:#5b626b}"
     ".grid{stroke:#e3e7eb}.line{fill:none;stroke-width:2;stroke-linejoin:round}.lead{fill:none;stroke-width:1}"
@@ -34,6 +36,8 @@ class Line:
     name: str
     at: Sequence[float]
     values: Sequence[float]
+    stated: bool = False
+    """Whether it is not measured but said to be so."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +86,19 @@ def falls(record: Record) -> Iterator[tuple[str, str, str]]:
             Line(name, *zip(*((float(at), error) for at, error in of[axis].items() if error > 0), strict=True))
             for name, of in record["errors"].items()
         ]
-        values = [value for line in lines for value in line.values if value > 1e-9]
+        lines = [*lines, *_stated(axis, lines[1])]
+        values = [value for line in lines for value in line.values if value > _RATE_LEAST]
         x = Scale(min(min(line.at) for line in lines), max(max(line.at) for line in lines), LEFT, RIGHT, log=True)
         y = Scale(min(values), max(values), BOTTOM, TOP, log=True)
         title = f"Error of FedAvg with the best step; {others}"
         yield title, f"rate-{axis.lower()}.svg", _picture(title, below, lines, x, y)
+
+
+def _stated(axis: str, line: Line) -> Iterator[Line]:
+    """What the two terms of O(HN/T + σ/√(TKN)) say, from where a line of the worst curvature begins."""
+    for term, power in (("σ/√(TKN)", -0.5), ("HN/T", {"T": -1.0, "K": 0.0, "N": 1.0}[axis])):
+        values = [line.values[0] * (at / line.at[0]) ** power for at in line.at]
+        yield Line(f"stated, {term}", line.at, values, stated=True)
 
 
 def _drawn(record: Record, column: str, cells: Sequence[Record]) -> str:
@@ -151,6 +163,8 @@ def _lines(lines: Sequence[Line], x: Scale, y: Scale) -> Iterator[str]:
     places = _apart(ends)
     for at, line in enumerate(lines):
         colour, dashes = LIGHT[at % len(LIGHT)], _DASHES[at // len(LIGHT) % len(_DASHES)]
+        if line.stated:
+            colour, dashes = _STATED
         look = f'stroke="{colour}"' + (f' stroke-dasharray="{dashes}"' if dashes else "")
         points = " ".join(f"{x(a):.1f},{y(v):.1f}" for a, v in zip(line.at, line.values, strict=True))
         yield f'<polyline class="line" clip-path="url(#field)" {look} points="{points}"/>'
