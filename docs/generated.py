@@ -464,6 +464,27 @@ def mixture() -> str:
     return _table(("Rounds", *columns), rows)
 
 
+def levels() -> str:
+    """The first round in which the curves of d4-fedmeta and of d4-personal, with a layer of one's own, reach a level."""
+    curves = {
+        cell["title"]: cell["curve"] for name in ("d4-fedmeta", "d4-personal") for cell in _recorded(name)["cells"]
+    }
+    rows = []
+    for column, marks in (("MNIST", (80, 90, 95, 98)), ("CIFAR-10", (60, 65, 70, 80))):
+        for method in ("FedAvg", "FedAvgMeta", "FedMeta(MAML)", "FedMeta(Meta-SGD)"):
+            both = [curves.get(f"{method}{layer} / {column}") for layer in ("", "+Per")]
+            if all(both):
+                reached = (" → ".join(_first(curve, mark) for curve in both) for mark in marks)
+                rows.append(
+                    (f"{method}, {column}", ", ".join(f"{m} %: {r}" for m, r in zip(marks, reached, strict=True)))
+                )
+    return _table(("", "rounds without → with a last layer of one's own"), rows)
+
+
+def _first(curve: dict[str, Any], level: float) -> str:
+    return next((f"{at:g}" for at, value in zip(curve["rounds"], curve["values"], strict=True) if value >= level), "–")
+
+
 def rate() -> str:
     """The slopes that experiments/rate.py found, what is stated, and the pictures."""
     found = _found("rate")
@@ -492,6 +513,7 @@ _PARTS: dict[str, Callable[..., str]] = {
     "curves": curves,
     "file-options": file_options,
     "files": files,
+    "levels": levels,
     "losses": losses,
     "method-options": method_options,
     "metrics": metrics,
