@@ -21,6 +21,8 @@ LETTER = 7.2  # about as wide as one is
 LINE = 17  # between names
 _DASHES = ("", "7 3", "2 3")
 _DECADES = 2  # from here on an axis is logarithmic, where less is better
+_STATED = ("#8a929b", "2 3")
+_RATE_LEAST = 1e-9  # errors below it are rounding
 _STYLE = (
     "text{font:13px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#33393f}.small{font-size:12px;fill:#5b626b}"
     ".grid{stroke:#e3e7eb}.line{fill:none;stroke-width:2;stroke-linejoin:round}.lead{fill:none;stroke-width:1}"
@@ -34,6 +36,8 @@ class Line:
     name: str
     at: Sequence[float]
     values: Sequence[float]
+    stated: bool = False
+    """Whether it is not measured but said to be so."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,10 @@ class Scale:
     def ticks(self) -> list[float]:
         """Round numbers between the ends, a handful."""
         if self.log:
-            powers = range(math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9) + 1)
-            return [10.0**power for power in powers]
+            powers = range(math.floor(math.log10(self.low)), math.floor(math.log10(self.high) + 1e-9) + 1)
+            parts = (1,) if self.high >= 10**_DECADES * self.low else (1, 2, 5)
+            found = [part * 10.0**power for power in powers for part in parts]
+            return [value for value in found if self.low * (1 - 1e-9) <= value <= self.high * (1 + 1e-9)]
         step = 10 ** math.floor(math.log10((self.high - self.low) / 4))
         step = next(step * by for by in (1, 2, 5, 10) if (self.high - self.low) / (step * by) <= 6)
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
@@ -70,6 +76,31 @@ def charts(record: Record) -> Iterator[tuple[str, str, str]]:
             yield column, f"{record['name']}-{slug(column).lower()}.svg", _drawn(record, column, cells)
 
 
+def falls(record: Record) -> Iterator[tuple[str, str, str]]:
+    """How the errors of experiments/rate.py fall along each axis: title, name of the file, picture."""
+    words = {"T": "Rounds T", "K": "Local steps K", "N": "Clients N"}
+    base = record["base"]
+    for axis, below in words.items():
+        others = ", ".join(f"{other} = {base[other]}" for other in "TKN" if other != axis)
+        lines = [
+            Line(name, *zip(*((float(at), error) for at, error in of[axis].items() if error > 0), strict=True))
+            for name, of in record["errors"].items()
+        ]
+        lines = [*lines, *_stated(axis, lines[1])]
+        values = [value for line in lines for value in line.values if value > _RATE_LEAST]
+        x = Scale(min(min(line.at) for line in lines), max(max(line.at) for line in lines), LEFT, RIGHT, log=True)
+        y = Scale(min(values), max(values), BOTTOM, TOP, log=True)
+        title = f"Error of FedAvg with the best step; {others}"
+        yield title, f"rate-{axis.lower()}.svg", _picture(title, below, lines, x, y)
+
+
+def _stated(axis: str, line: Line) -> Iterator[Line]:
+    """What the two terms of O(HN/T + σ/√(TKN)) say, from where a line of the worst curvature begins."""
+    for term, power in (("σ/√(TKN)", -0.5), ("HN/T", {"T": -1.0, "K": 0.0, "N": 1.0}[axis])):
+        values = [line.values[0] * (at / line.at[0]) ** power for at in line.at]
+        yield Line(f"stated, {term}", line.at, values, stated=True)
+
+
 def _drawn(record: Record, column: str, cells: Sequence[Record]) -> str:
     timed = all("seconds" in cell["curve"] for cell in cells)
     clock, size, below = ("seconds", 60.0, "Simulated minutes") if timed else ("rounds", 1.0, "Rounds")
@@ -78,13 +109,16 @@ def _drawn(record: Record, column: str, cells: Sequence[Record]) -> str:
         for cell in sorted(cells, key=lambda cell: record["rows"].index(cell["row"]))
     ]
     measure = cells[0]["measure"]
-    width = round(NAMES + LETTER * max(len(line.name) for line in lines) + 8)
     x = Scale(0.0, max(line.at[-1] for line in lines), LEFT, RIGHT)
     y = _upright(lines, measure["better"] == "down")
     unit = "" if measure["scale"] == "plain" else f" in {measure['scale']}"
     what = f"{name_text(measure['metric'].rpartition('/')[2])}{unit}"
     what += ", on the task that is being learnt" * ("task" in record["settings"]["run"])
-    title = f"{column}: {what[0].lower()}{what[1:]}"
+    return _picture(f"{column}: {what[0].lower()}{what[1:]}", below, lines, x, y)
+
+
+def _picture(title: str, below: str, lines: Sequence[Line], x: Scale, y: Scale) -> str:
+    width = round(NAMES + LETTER * max(len(line.name) for line in lines) + 8)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" role="img">',
@@ -129,6 +163,8 @@ def _lines(lines: Sequence[Line], x: Scale, y: Scale) -> Iterator[str]:
     places = _apart(ends)
     for at, line in enumerate(lines):
         colour, dashes = LIGHT[at % len(LIGHT)], _DASHES[at // len(LIGHT) % len(_DASHES)]
+        if line.stated:
+            colour, dashes = _STATED
         look = f'stroke="{colour}"' + (f' stroke-dasharray="{dashes}"' if dashes else "")
         points = " ".join(f"{x(a):.1f},{y(v):.1f}" for a, v in zip(line.at, line.values, strict=True))
         yield f'<polyline class="line" clip-path="url(#field)" {look} points="{points}"/>'

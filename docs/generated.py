@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
-from charts import charts
+from charts import charts, falls
 
 import fedloom
 from fedloom.channel import TRANSFORMS
@@ -261,7 +261,8 @@ def curves(name: str) -> str:
 def pictures() -> dict[Path, str]:
     """Every picture that the pages show of recorded results, and what belongs into its file."""
     names = [found["name"] for page in pages() for found in _CURVES.finditer(page.read_text(encoding="utf-8"))]
-    return {PICTURES / file: drawn for name in names for _, file, drawn in charts(_recorded(name))}
+    drawn = [picture for name in names for picture in charts(_recorded(name))] + list(falls(_found("rate")))
+    return {PICTURES / file: svg for _, file, svg in drawn}
 
 
 def _grid(grid: tables.Grid) -> str:
@@ -457,10 +458,51 @@ def _cell(text: str) -> str:
 
 def mixture() -> str:
     """Rounds of the ways to solve the mixture problem, a row for each problem, as experiments/mixture.py found them."""
-    found = json.loads((DOCS.parent / "experiments/results/mixture.json").read_text(encoding="utf-8"))
+    found = _found("mixture")
     columns = list(dict.fromkeys(column for row in found.values() for column in row))
     rows = [(way, *(str(row.get(column, "–")) for column in columns)) for way, row in found.items()]
     return _table(("Rounds", *columns), rows)
+
+
+def levels() -> str:
+    """The first round in which the curves of d4-fedmeta and of d4-personal, with a layer of one's own, reach a level."""
+    curves = {
+        cell["title"]: cell["curve"] for name in ("d4-fedmeta", "d4-personal") for cell in _recorded(name)["cells"]
+    }
+    rows = []
+    for column, marks in (("MNIST", (80, 90, 95, 98)), ("CIFAR-10", (60, 65, 70, 80))):
+        for method in ("FedAvg", "FedAvgMeta", "FedMeta(MAML)", "FedMeta(Meta-SGD)"):
+            both = [curves.get(f"{method}{layer} / {column}") for layer in ("", "+Per")]
+            if all(both):
+                reached = (" → ".join(_first(curve, mark) for curve in both) for mark in marks)
+                rows.append(
+                    (f"{method}, {column}", ", ".join(f"{m} %: {r}" for m, r in zip(marks, reached, strict=True)))
+                )
+    return _table(("", "rounds without → with a last layer of one's own"), rows)
+
+
+def _first(curve: dict[str, Any], level: float) -> str:
+    return next((f"{at:g}" for at, value in zip(curve["rounds"], curve["values"], strict=True) if value >= level), "–")
+
+
+def rate() -> str:
+    """The slopes that experiments/rate.py found, what is stated, and the pictures."""
+    found = _found("rate")
+    stated = ("stated, of the two terms", *found["stated"].values())
+    rows = [(name, *(_slope(*of[axis]) for axis in "TKN")) for name, of in found["slopes"].items()]
+    shown = "\n\n".join(f"![{title}]({PICTURES.name}/{file})" for title, file, _ in falls(found))
+    heads = ("Slope of the error in", "rounds T", "local steps K", "clients N")
+    return f"{_table(heads, [stated, *rows])}\n\n{shown}"
+
+
+def _slope(run: float, expected: float) -> str:
+    return f"{run:+.2f} ({expected:+.2f})".replace("-", "−")
+
+
+def _found(name: str) -> dict[str, Any]:
+    """What a program among the experiments has recorded."""
+    known: dict[str, Any] = json.loads((shipped() / f"results/{name}.json").read_text(encoding="utf-8"))
+    return known
 
 
 _PARTS: dict[str, Callable[..., str]] = {
@@ -471,6 +513,7 @@ _PARTS: dict[str, Callable[..., str]] = {
     "curves": curves,
     "file-options": file_options,
     "files": files,
+    "levels": levels,
     "losses": losses,
     "method-options": method_options,
     "metrics": metrics,
@@ -481,6 +524,7 @@ _PARTS: dict[str, Callable[..., str]] = {
     "parameters": parameters,
     "partition-options": partition_options,
     "presets": presets,
+    "rate": rate,
     "register": register,
     "results": results,
     "section": section,

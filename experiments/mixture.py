@@ -1,9 +1,10 @@
-"""How many rounds the ways to solve the mixture problem need: python experiments/mixture.py [--record] [PROBLEM …]
+"""How many rounds the ways to solve the mixture problem need: fedloom reproduce mixture [--quick] [--record]
 
 A round is one message down and one up for every client that takes part. Counted are the rounds until the slope of
 Σ f_i(x_i) + (λ/2) Σ‖x_i − x̄‖², its greatest part, is a millionth of what it was after the first round; of logistic
 regression and of the network, a hundredth. ``--record`` puts the columns into experiments/results/mixture.json, from
-where docs/results.md has them.
+where docs/results.md has them; ``--quick`` has the first problem alone. ``python experiments/mixture.py PROBLEM …`` has
+those that are named.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ def ways(lam: float, clients: int) -> dict[str, list[tuple[dict[str, Any], Any]]
 
 def main() -> None:
     """Every row of every problem, one after the other."""
-    wanted = [argument for argument in sys.argv[1:] if argument != "--record"]
+    wanted = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
+    wanted += list(PROBLEMS)[:1] * ("--quick" in sys.argv)
     found: dict[str, dict[str, int | str]] = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
     for name, (make, strengths, level, most) in PROBLEMS.items():
         if wanted and name not in wanted:

@@ -96,6 +96,21 @@ def test_without_a_name_the_tables_are_listed(call: Call, table: Path) -> None:
     assert any(line.startswith("optimisation") for line in lines)
 
 
+def test_a_program_is_run_by_its_name_and_takes_no_settings_of_tables(call: Call) -> None:
+    said = call("reproduce", "rate", "--quick").output
+    assert "identical clients, worst curvature" in said
+    assert "rate, a program of its own" in call("reproduce").output
+    refused = call("reproduce", "rate", "--only", "T", code=2).output
+    assert "rate is a program and no table: it knows --quick and --record; leave --only out" in " ".join(
+        refused.split()
+    )
+
+
+def test_a_table_of_the_working_folder_hides_a_program_of_its_name(call: Call, table: Path) -> None:
+    table.rename(table.with_name("rate.toml"))
+    assert "Accuracy in percent" in call("reproduce", "rate", "--quick", "--no-report").output
+
+
 def test_a_name_that_is_no_table_is_refused_with_the_nearest(call: Call, table: Path) -> None:
     assert (
         "there is no table of experiments 'twise'; did you mean 'twice'?" in call("reproduce", "twise", code=2).output

@@ -88,7 +88,7 @@ def work(
         yield lambda row, total: None
 
     failed = reproduction.perform(watch, lines.append)
-    return Told(lines, failed, reproduction.record(curves=True))
+    return Told(lines, failed, reproduction.record(detailed=True))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def curves(reproduce: Reproduce) -> Callable[[Path], dict[str, Any]]:
 
     def made(file: Path) -> dict[str, Any]:
         reproduce(file)
-        cells = Reproduction(read_plan(file), Path("out")).record(curves=True)["cells"]
+        cells = Reproduction(read_plan(file), Path("out")).record(detailed=True)["cells"]
         return {cell["title"]: cell["curve"] for cell in cells}
 
     return made

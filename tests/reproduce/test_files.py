@@ -20,9 +20,14 @@ DATA = {
     "d2-quality": ("beijing-air", "extrasensory", "fashion-mnist"),
     "d2-time": ("beijing-air", "extrasensory", "fashion-mnist"),
     "d4-fedmeta": ("mnist", "cifar10"),
+    "d4-personal": ("mnist", "cifar10"),
     "drift": (),
+    "d4-layers": ("cifar10",),
+    "fedu": ("vehicle", "mnist"),
     "optimisation": ("fashion-mnist",),
     "sharing": ("mnist", "cifar10"),
+    "personal": ("vehicle", "hapt", "mnist", "qmnist"),
+    "pfllib": ("fashion-mnist",),
 }
 
 
@@ -92,6 +97,20 @@ def test_d4_has_the_sizes_that_the_reports_generators_draw() -> None:
     assert (sum(totals["CIFAR-10"]), max(totals["CIFAR-10"]), min(totals["CIFAR-10"])) == (52_497, 1_986, 506)
     assert round(0.75 * max(totals["MNIST"]), -2) == 3_900
     assert round(0.75 * max(totals["CIFAR-10"]), -2) == 1_500
+
+
+def test_d4_personal_differs_from_d4_fedmeta_in_the_last_layer_alone() -> None:
+    """Data, rounds and rows of the evaluation are the same, and so are MNIST's steps."""
+    plain, personal = (
+        {cell.title: cell.settings.values for cell in read(f"d4-{name}").cells} for name in ("fedmeta", "personal")
+    )
+    for column in ("MNIST", "CIFAR-10"):
+        for row in ("FedMeta(MAML)", "FedMeta(Meta-SGD)"):
+            one, other = plain[f"{row} / {column}"], personal[f"{row}+Per / {column}"]
+            assert {**one, "method": 0} == {**other, "method": 0}
+            own = {"name": other["method"]["name"], "start": "common"}
+            if column == "MNIST":
+                assert {**one["method"], **own} == other["method"]
 
 
 D2 = ("d2-dropout", "d2-growth", "d2-quality", "d2-time")

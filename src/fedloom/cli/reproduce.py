@@ -43,7 +43,7 @@ def reproduce(
 ) -> None:
     """Run a table of experiments and compare it with the published one. Started again, it goes on where it stopped."""
     from fedloom.reproduce import Reproduction, read_plan
-    from fedloom.reproduce.shelf import find, recorded
+    from fedloom.reproduce.shelf import find, known, programs, recorded
 
     console = make_console()
     if name is None:
@@ -51,6 +51,10 @@ def reproduce(
         return
     if quick and record:
         raise ConfigError("--record keeps results of the whole experiment: leave --quick out")
+    if name in programs() and name not in known():
+        given = {"--repeats": repeats, "--only": only, "--seed": seed, "--out": out, "--force": force}
+        _run_program(name, {"--quick": quick, "--record": record}, [key for key, value in given.items() if value])
+        return
     plan = read_plan(find(name), quick=quick, repeats=repeats)
     folder = out or Path("runs") / f"reproduce-{plan.name}{'-quick' * quick}"
     work = Reproduction(plan, folder, plan.matching(only or []), overrides(flags), force, seed or ())
@@ -58,6 +62,25 @@ def reproduce(
     _conclude(work, console, report, recorded(plan.file) if record else None)
     if failed:
         raise RunError("\n  ".join([f"{len(failed)} of {len(work.chosen)} cells failed:", *failed]))
+
+
+def _run_program(name: str, wanted: dict[str, bool], foreign: list[str]) -> None:
+    """An experiment that is a program of its own, in this process."""
+    import runpy
+    import sys
+
+    from fedloom.reproduce.shelf import programs
+
+    if foreign:
+        raise ConfigError(f"{name} is a program and no table: it knows --quick and --record; leave {foreign[0]} out")
+    before = sys.argv
+    sys.argv = [name, *(flag for flag, on in wanted.items() if on)]
+    try:
+        runpy.run_path(str(programs()[name]), run_name="__main__")
+    except KeyboardInterrupt as stop:
+        raise Halt("stopped; a program begins anew") from stop
+    finally:
+        sys.argv = before
 
 
 def _perform(work: Reproduction, console: Console, quiet: bool) -> list[str]:
@@ -82,7 +105,7 @@ def _conclude(work: Reproduction, console: Console, report: bool, kept: Path | N
     from fedloom.reproduce import page, tables
     from fedloom.reproduce.keep import keep
 
-    result = work.record()
+    result = work.record(detailed=True)
     for grid in tables.grids(result):
         say(console, grid.title, "bold")
         console.print(tables.rich_grid(grid))
@@ -93,7 +116,7 @@ def _conclude(work: Reproduction, console: Console, report: bool, kept: Path | N
     if report:
         say(console, f"report: {page.write(work.plan, result, work.folder)}")
     if kept is not None:
-        keep(work.record(curves=True), kept)
+        keep(result, kept)
         say(console, f"recorded: {kept}")
 
 
@@ -101,7 +124,7 @@ def _list(console: Console) -> None:
     """What there is, and how much of it is recorded."""
     from fedloom.report.runs import read_record
     from fedloom.reproduce import read_plan, tables
-    from fedloom.reproduce.shelf import known, recorded
+    from fedloom.reproduce.shelf import known, programs, recorded
 
     rows = []
     for name, file in known().items():
@@ -114,3 +137,5 @@ def _list(console: Console) -> None:
         done = sum(bool(cell["values"]) for cell in read_record(recorded(file)).get("cells", []))
         rows.append((name, plan.head.title, str(len(plan.cells)), str(published), str(done)))
     console.print(tables.listing(rows))
+    for name, file in programs().items():
+        say(console, f"{name}, a program of its own{', recorded' * recorded(file).is_file()}")

@@ -64,6 +64,7 @@ def _joined(old: Record, new: Record) -> Record:
         "done": done,
         "wanted": max(new["wanted"], done),
         "wall_seconds": old["wall_seconds"] + new["wall_seconds"],
+        "paired": max((old, new), key=lambda cell: len(cell["values"])).get("paired", {}),
         "curve": joined_curve([(cell.get("curve"), len(cell["values"]) - cell["diverged"]) for cell in (old, new)]),
     }
 

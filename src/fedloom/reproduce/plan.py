@@ -42,6 +42,8 @@ class Head:
     """Where the published values are from."""
     repeats: Count = 3
     """Seeds for each cell: run.seed and those after it."""
+    paired: Sequence[str] = ()
+    """Rows beside which all others are put, client by client: by how much clients gain, and how many of them lose."""
 
 
 @dataclass(frozen=True)

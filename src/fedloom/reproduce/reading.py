@@ -109,6 +109,7 @@ class _Reader:
             self._check_names(("row", index, "columns"), row.columns or (), "column", self.column_names)
             self._check_by_columns(("row", index, "published"))
             self._check_by_columns(("row", index, "cell"), of_tables=True)
+        self._check_names(("paired",), self.head.paired, "row", self.row_names)
         self._check_homes("row", self.rows)
         self._check_homes("column", self.columns)
         for index, one in enumerate(self.improvements):

@@ -19,6 +19,7 @@ from fedloom.errors import ConfigError, Diverged, FedloomError, RunError
 from fedloom.experiment import Override, Shelf, TaskSequence
 from fedloom.experiment.essence import essence, first_name
 from fedloom.report.runs import read_record
+from fedloom.reproduce.clients import paired_with
 from fedloom.reproduce.curve import curve_of
 from fedloom.reproduce.outcome import DIVERGED, Outcome, on_the_way, read_outcome, verdict_on, why_untuned
 from fedloom.reproduce.plan import Cell, Measure, Plan, Point, Runnable, check, point_text
@@ -197,7 +198,11 @@ class Reproduction:
         return self._done[key]
 
     def best(self, cell: Cell) -> Point | None:
-        """The point with the best value (of equal ones the first); none when there are none or all diverged."""
+        """The point with the best value (of equal ones the first); none when there are none or all diverged.
+
+        A cell that reads the runs of another one has the point of these, whatever its own measure would choose.
+        """
+        cell = next((one for one in self.plan.cells if (one.row, one.column) == cell.home), cell)
         found = [(self.outcome(cell, cell.tuning_place(point), tuning=True), point) for point in cell.points]
         known = [(one.value, point) for one, point in found if one is not None and math.isfinite(one.value)]
         choose = max if cell.measure.upwards else min
@@ -207,10 +212,12 @@ class Reproduction:
         """Write result.json: all that is known so far."""
         write_json(self.folder / RESULT, self.record())
 
-    def record(self, curves: bool = False) -> dict[str, Any]:
-        """All that is known so far, as plain values; on request with the curves of the cells."""
+    def record(self, detailed: bool = False) -> dict[str, Any]:
+        """All that is known so far, as plain values; on request with what takes time to read: the curves of the cells,
+        and how their clients fare beside the rows that the plan names.
+        """
         plan = self.plan
-        cells = [self._cell(cell) | ({"curve": curve_of(cell, self.folder)} if curves else {}) for cell in plan.cells]
+        cells = [self._cell(cell) | (self._read(cell) if detailed else {}) for cell in plan.cells]
         return {
             "name": plan.name,
             "fedloom": __version__,
@@ -228,6 +235,11 @@ class Reproduction:
             "unavailable": plan.unavailable,
             "settings": plan.settings.values,
         }
+
+    def _read(self, cell: Cell) -> dict[str, Any]:
+        """What is read from all rounds, and of all clients, of a cell."""
+        others = [one for one in self.plan.cells if one.column == cell.column and one.row in self.plan.head.paired]
+        return {"curve": curve_of(cell, self.folder), "paired": paired_with(cell, others, self.folder)}
 
     def _cell(self, cell: Cell) -> dict[str, Any]:
         points = {point_text(p): self.outcome(cell, cell.tuning_place(p), tuning=True) for p in cell.points}

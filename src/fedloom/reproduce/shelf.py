@@ -17,13 +17,18 @@ def known() -> dict[str, Path]:
     return dict(sorted((path.stem, path) for path in found))
 
 
+def programs() -> dict[str, Path]:
+    """The programs that ship beside the tables, for what no table can hold."""
+    return {path.stem: path for path in sorted(shipped().glob("*.py"))}
+
+
 def find(name: str) -> Path:
     """The file of a table, by its name or its path."""
     if name.endswith(".toml") or "/" in name:
         return Path(name)
     files = known()
     if name not in files:
-        raise ConfigError(f"there is no table of experiments {name!r}; {hint(name, files)}")
+        raise ConfigError(f"there is no table of experiments {name!r}; {hint(name, [*files, *programs()])}")
     return files[name]
 
 

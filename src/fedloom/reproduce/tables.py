@@ -42,6 +42,7 @@ def grids(record: Record) -> list[Grid]:
     found = [_improved(_grid(record, _measure_text(record), lambda cell: _value(cell, record)), record)]
     if any(cell["target"] for cell in record["cells"]):
         found.append(_grid(record, "Rounds and bytes (both ways) to the target", _target))
+    found += [_beside(record, row) for row in record.get("paired", ()) if _put_beside(record, row)]
     if any(cell["tuned"] for cell in record["cells"]):
         found.append(_grid(record, "Found by tuning", lambda cell: Word(_tuned(cell))))
     return found
@@ -201,6 +202,33 @@ def _target(cell: Record) -> Word:
     clocks = [text(counted, target["rounds"]) + " rounds", text(sized, target["bytes"])]
     clocks += [text(timed, target["seconds"])] if target["seconds"] else []
     return Word(f"{target['value']:g}: {', '.join(clocks)}{some}")
+
+
+def _put_beside(record: Record, row: str) -> bool:
+    return any(row in cell.get("paired", {}) for cell in record["cells"])
+
+
+def _beside(record: Record, row: str) -> Grid:
+    """The gains over a row, in the columns that have any."""
+
+    def word(cell: Record) -> Word:
+        told = cell.get("paired", {}).get(row)
+        if not told:
+            return Word(MISSING)
+        sure = "" if told["half"] is None else f" ± {told['half']:.2f}"
+        return Word(f"{told['gain']:+.2f}{sure}, {told['lose']} of {told['of']} lose".replace("-", "−"))
+
+    whole = _grid(
+        record, f"Clients beside {row}: mean gain with its 95 % interval over clients, and how many lose", word
+    )
+    kept = [at for at in range(len(whole.columns)) if any(line[at].line != MISSING for line in whole.body)]
+    rows = [at for at, line in enumerate(whole.body) if any(line[at].line != MISSING for at in kept)]
+    return Grid(
+        whole.title,
+        tuple(whole.columns[at] for at in kept),
+        tuple(whole.rows[at] for at in rows),
+        tuple(tuple(whole.body[line][at] for at in kept) for line in rows),
+    )
 
 
 def _tuned(cell: Record) -> str:

@@ -430,7 +430,7 @@ FEDBN = Declaration(
         Passes(ALL),
         AtHome("BatchNorm stays at home, statistics and all"),
         Features("clients that see the same, shifted and scaled, find the same features"),
-        Defaults({**TRAINING, **_AT_HOME, "layers": "norm", "weighting": "size"}),
+        Defaults({**TRAINING, **AT_HOME, "layers": "norm", "weighting": "size"}),
     ),
     BATCHES,
     _FULL,
