@@ -437,6 +437,36 @@ def test_a_server_optimiser_inside_never_sees_statistics_at_home(tmp_path: Path)
     assert torch.allclose(tail_of(problem, found), tail_of(problem, right), rtol=0, atol=1e-12)
 
 
+def test_fedrep_moves_the_statistics_by_the_steps_of_the_head_and_of_the_body() -> None:
+    problem = made()
+    method = fedloom.FedRep(lr=LR, batch=None, head_epochs=2, start="sent")
+    found, models = run(problem, method).theta, []
+    for client in range(len(SIZES)):
+        module = problem.model.built().to(F64)
+        x, y = problem.take(problem.data.splits["train"][client])
+        for part in ("head", "head", "body"):
+            module.zero_grad()
+            nn.functional.cross_entropy(module(x), y).backward()
+            with torch.no_grad():
+                for name, parameter in module.named_parameters():
+                    if name.startswith("head") == (part == "head"):
+                        parameter -= LR * parameter.grad
+        models.append(vector_of(module))
+    shared = torch.ones(problem.model.width, dtype=torch.bool)
+    for name, where in problem.model.slices.items():
+        shared[where.start : where.stop] = not name.startswith("head")
+    assert torch.allclose(found[shared], mean_of(torch.stack(models))[shared], rtol=0, atol=1e-12)
+
+
+def test_parts_of_others_are_used_with_the_statistics_of_all() -> None:
+    problem = made()
+    evaluate = fedloom.Evaluation(model="personal", parts="average", split="train")
+    done = fedloom.train(problem, fedloom.FedPer(lr=LR, publish=True), rounds=2, evaluate=evaluate, executor="serial")
+    assert np.isfinite(done.summary["metrics"]["loss"])
+    with pytest.raises(ConfigError, match="cannot publish layers with running statistics"):
+        run(problem, fedloom.FedPer(layers="norm", publish=True))
+
+
 def test_dittos_own_models_have_their_own_statistics(tmp_path: Path) -> None:
     problem = made()
     method = fedloom.Ditto(lr=LR, batch=BATCH, lambda_=0.0, personal_lr=0.01)

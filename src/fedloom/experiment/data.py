@@ -109,7 +109,7 @@ class DataPlan:
         """Each client's rows, split, before they are scaled."""
         chosen = vars(self.division) | {"seed": self._seed(seed)}
         if self.division.clients is None and "clients" in self._known and table.groups is not None:
-            chosen["clients"] = len(table.groups.unique())  # rows that were made for so many are dealt to so many
+            chosen["clients"] = int(table.groups.max()) + 1  # rows that were made for so many are dealt to so many
         return divide(table, **chosen, **self.steps)
 
     def choosing(self) -> DataPlan:
