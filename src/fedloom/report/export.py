@@ -82,7 +82,7 @@ def escaped(text: str) -> str:
 
 def _shown(groups: Sequence[Group], target: Target | None) -> tuple[Results, list[int]]:
     """The table, and which of its columns a paper wants: quality, clients, the way to a target."""
-    shown = Results.of(groups, target)
+    shown = Results.of(groups, target, gains=True)
     return shown, [at for at, column in enumerate(shown.columns) if column.heading != "cost"]
 
 

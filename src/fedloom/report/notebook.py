@@ -69,7 +69,7 @@ def run_html(summary: Mapping[str, Any], folder: Path | None) -> str:
 
 def table_html(groups: Sequence[Group], target: Target | None, caption: str) -> str:
     """A comparison as a small table: a row for each method, the best values in bold."""
-    shown = Results.of(groups, target)
+    shown = Results.of(groups, target, gains=True)
     kept = [at for at, column in enumerate(shown.columns) if column.heading != "cost"]
     titles = ["Method", "Runs", *(shown.columns[at].full_title for at in kept)]
     lines = [

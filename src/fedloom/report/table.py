@@ -179,6 +179,8 @@ def rich_table(groups: Sequence[Group], target: Target | None = None, width: int
 
     caption, shown = [], []
     for line in zip(*cells(groups, target), strict=True):
+        if line[0].column.heading == "gain":  # sentences tell of it
+            continue
         if line[0].column.heading == "cost" and len({cell.text for cell in line}) == 1:
             caption.append(f"{line[0].column.title.lower()}: {line[0].text}")
         else:
@@ -206,10 +208,12 @@ class Results:
     lines: list[tuple[Group, list[Cell]]]
 
     @staticmethod
-    def of(groups: Sequence[Group], target: Target | None = None) -> Results:
-        """What is known of these groups, with the way to a target."""
+    def of(groups: Sequence[Group], target: Target | None = None, gains: bool = False) -> Results:
+        """What is known of these groups, with the way to a target; ``gains`` only where no section tells of them."""
         found = columns(groups, target)
-        kept = [at for at, column in enumerate(found) if _matters(column, groups)]
+        kept = [
+            at for at, column in enumerate(found) if _matters(column, groups) and (gains or column.heading != "gain")
+        ]
         shown = [found[at] for at in kept]
         goal = next((column.goal for column in shown if column.goal), "")
         names = {"quality": "Quality", "clients": "Over clients", "target": f"To {goal}", "cost": "Cost"}
