@@ -52,7 +52,8 @@ def with_statistics(method: Method, model: Model) -> Method:
     inner: ServerMethod = Tailed(method, model.n, model.width)
     if isinstance(method, PersonalLayers):
         sent, mine = method.start == "sent", set(named(model.tensors, method.layers))
-        inner = Personal(Tailed(method.inner, model.n, model.width), layers=method.layers, start=method.start)
+        layers = [name for name in model.slices if name in mine]
+        inner = Personal(Tailed(method.inner, model.n, model.width), layers=layers, start=method.start)
     own = [(where.stop - where.start, name in mine) for name, where in model.statistics.items()]
     spread = [(where.stop - where.start, name.endswith("var")) for name, where in model.statistics.items()]
     return Statistics(inner, model.n, Parts(tuple(own)), Parts(tuple(spread)), sent)
