@@ -52,10 +52,11 @@ def with_statistics(method: Method, model: Model) -> Method:
     inner: ServerMethod = Tailed(method, model.n, model.width)
     if isinstance(method, PersonalLayers):
         sent, mine = method.start == "sent", set(named(model.tensors, method.layers))
-        layers = [name for name in model.slices if name in mine]
-        inner = Personal(Tailed(method.inner, model.n, model.width), layers=layers, start=method.start)
+        inner = Personal(Tailed(method.inner, model.n, model.width), layers=method.layers, start=method.start)
     own = [(where.stop - where.start, name in mine) for name, where in model.statistics.items()]
     spread = [(where.stop - where.start, name.endswith("var")) for name, where in model.statistics.items()]
+    if isinstance(inner, Personal):  # a layer may have statistics and no parameters
+        inner = replace(inner, layers=[name for name in model.slices if name in mine])
     return Statistics(inner, model.n, Parts(tuple(own)), Parts(tuple(spread)), sent)
 
 
