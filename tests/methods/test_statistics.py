@@ -429,6 +429,30 @@ def test_the_statistics_of_a_personal_layer_stay_with_it_and_others_are_averaged
         assert torch.equal(value[0], value[1]) == (not name.startswith("last")), name
 
 
+def test_statistics_stay_at_home_also_of_a_layer_that_has_nothing_else(tmp_path: Path) -> None:
+    def bare() -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(6, affine=False), nn.Linear(6, 3))
+
+    problem = made(build=bare)
+    found = personal_models(problem, fedloom.FedBN(lr=LR, batch=None, steps=1), 1, tmp_path / "run")
+    x = [rows_of(problem, i, "train") for i in range(3)]
+    right = torch.stack([torch.cat([0.1 * one.mean(0), 0.9 + 0.1 * one.var(0)]) for one in x])
+    assert torch.allclose(tail_of(problem, found), right, rtol=0, atol=1e-12)
+    assert torch.equal(found[0, : problem.model.n], found[1, : problem.model.n])
+
+
+@pytest.mark.parametrize("start", ["own", "common", "sent"])
+def test_statistics_at_home_begin_where_the_personal_layers_do(start: Literal["own", "sent"], tmp_path: Path) -> None:
+    problem = made()
+    theta0 = problem.model.tailed(problem.model.init(0, F64)).clone()
+    tail_of(problem, theta0).copy_(torch.arange(1.0, 11.0))
+    method = fedloom.FedBN(lr=LR, batch=BATCH, start=start)
+    found = run(problem, method, theta0=theta0, out=tmp_path / "run")
+    tails = tail_of(problem, torch.stack([found.predictor(i).theta for i in range(3)]))
+    begun = theta0 if start == "sent" else problem.model.tailed(problem.model.init(0, F64))
+    assert torch.allclose(tails, tail_of(problem, hand(problem, range(3), begun)), rtol=0, atol=1e-12)
+
+
 def test_a_server_optimiser_inside_never_sees_statistics_at_home(tmp_path: Path) -> None:
     problem = made()
     adam = fedloom.FedAdam(lr=LR, batch=BATCH, server_lr=0.5)

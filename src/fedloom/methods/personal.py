@@ -101,7 +101,7 @@ class PersonalLayers(Wrapper):
                 f"{what} cannot have personal layers: a client would take the server's step for its own coordinates, "
                 "but that step does not treat every coordinate by itself; take another method, such as fedavg"
             )
-        Parts.of(problem.model.slices, self.layers)
+        Parts.of(problem.model.tensors, self.layers)
         inner.check(problem)
 
     def server_init(self, ctx: Context) -> State:

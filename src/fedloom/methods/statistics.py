@@ -56,6 +56,8 @@ def with_statistics(method: Method, model: Model) -> Method:
         inner = Personal(work, layers=method.layers, start=method.start, publish=method.publish)
     own = [(where.stop - where.start, name in mine) for name, where in model.statistics.items()]
     spread = [(where.stop - where.start, name.endswith("var")) for name, where in model.statistics.items()]
+    if isinstance(inner, Personal):  # a layer may have statistics and no parameters
+        inner = replace(inner, layers=[name for name in model.slices if name in mine])
     return Statistics(inner, model.n, Parts(tuple(own)), Parts(tuple(spread)), sent)
 
 
