@@ -236,7 +236,7 @@ class Engine(ABC):
         """The models of clients that all remember something."""
         memory, _ = self.store.gather(clients)
         client = self.problem.client(clients.numpy(), Draw(self.setting.seed, self.clocks.round))
-        return self.worker.method.personal(client, shown_to(self.worker.method, client, self.state), memory)
+        return self.setting.method.personal(client, shown_to(self.setting.method, client, self.state), memory)
 
     def window(self, clients: Ints) -> Window | None:
         """The rows that clients hold now, where they keep arriving."""
@@ -309,7 +309,7 @@ class Engine(ABC):
         if not fresh[1].any():
             return None
         if call.theta is None:
-            method, ids = self.worker.method, torch.from_numpy(call.clients[stack])
+            method, ids = self.setting.method, torch.from_numpy(call.clients[stack])
             return Test(fresh, state=method.shown(self.state), own=method.shown_each(self.state, ids))
         return Test(fresh, call.theta if call.theta.dim() == 1 else call.theta[stack])
 

@@ -76,9 +76,9 @@ class Evaluator:
             memory = engine.memories(part, window) if personal else None
             work = evaluation.work(part, engine.clocks.round)
             work = replace(work, theta=theta, memory=memory, window=window, decision=decision)
-            works.append(asked(engine.worker.method, engine.state, work) if personal else work)
+            works.append(asked(engine.setting.method, engine.state, work) if personal else work)
         results: list[Evaluated | None] = [None] * len(works)
-        shown = engine.worker.method.shown(engine.state, evaluation.parts) if personal else engine.state
+        shown = engine.setting.method.shown(engine.state, evaluation.parts) if personal else engine.state
         for number, result in engine.executor.map(shown, works):
             results[number] = copied(result)
             self.unanswered += result.failures
