@@ -299,7 +299,7 @@ def _personal(problem: Problem, method: Method, run: Run, folder: Path, product:
     work = Evaluate(ids, int(run.summary["rounds"]), split="train", model=product, adapt_split="train")
     work = dataclasses.replace(work, memory=Memories(known, columns))
     client = problem.client(ids, Draw(seed, work.round))
-    return worker.models(client, method.shown(run.state), asked(method, run.state, work)).detach().clone()
+    return worker.models(client, worker.method.shown(run.state), asked(worker.method, run.state, work)).detach().clone()
 
 
 def _probable(estimator: Any) -> bool:

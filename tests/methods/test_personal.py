@@ -35,6 +35,7 @@ from fedloom.methods import (
     FedMetaSGD,
     FedPer,
     FedProx,
+    FedRep,
     LGFedAvg,
     Local,
     PerFedAvg,
@@ -288,6 +289,11 @@ def test_any_method_is_given_personal_layers_by_one_setting() -> None:
 # Refusals
 
 
+def test_it_is_said_if_nothing_is_shared() -> None:
+    with pytest.warns(UserWarning, match=r"all layers of the model are personal \(.*every client learns alone"):
+        fedloom.train(make_problem("linear"), FedPer(), rounds=1, progress=False)
+
+
 @pytest.mark.parametrize(
     ("method", "said"),
     [
@@ -295,6 +301,7 @@ def test_any_method_is_given_personal_layers_by_one_setting() -> None:
         (Personal(Central()), "Central has no clients with rows of their own"),
         (FedPer(layers="nose"), "no layer 'nose'; it has"),
         (Personal(FedPer()), "FedPer cannot have personal layers"),
+        (FedRep(layers="head,body"), "fedrep needs a shared part, and all layers of the model are personal"),
         (FedPer(start="there"), "start = 'there' cannot be"),  # type: ignore[arg-type]
     ],
 )

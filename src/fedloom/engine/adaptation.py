@@ -165,10 +165,10 @@ def adapt_client(
     if not bool(memory.known.all()) and evaluation.parts == "own" and method.instead is not None:
         notes.append(f"client {client.label} never took part: such clients use {method.instead}")
     adapted = replace(evaluation.work(ids, round), model="adapted", memory=memory, reference=None)
-    shown = method.shown(state, evaluation.parts)
+    shown = worker.method.shown(state, evaluation.parts)
     with one_thread():
         try:
-            adapted = asked(method, state, adapted)
+            adapted = asked(worker.method, state, adapted)
             theta = worker.models(lone.client(ids, Draw(seed, round)), shown, adapted)
         except IndexError as error:
             raise RunError(

@@ -340,11 +340,13 @@ class Engine(ABC):
             return {"turn": torch.full((len(kept),), call.turn)}
         who, places = call.clients[stack[kept]], torch.from_numpy(stack[kept])
         inbox = {**call.received, **{key: value[places] for key, value in call.own.items()}}
-        accepted = replace(
-            result,
-            sent={key: value[kept] for key, value in result.sent.items()},
-            memory={key: value[kept] for key, value in result.memory.items()},
-        )
+        accepted = result
+        if len(kept) < len(stack):
+            accepted = replace(
+                result,
+                sent={key: value[kept] for key, value in result.sent.items()},
+                memory={key: value[kept] for key, value in result.memory.items()},
+            )
         fetched = self._round(call, stack)
         return self.worker.settle(who, call.turn, fetched, call.part(stack[kept]), accepted, inbox)
 

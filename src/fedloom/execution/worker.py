@@ -149,7 +149,7 @@ class Worker:
 
     def _predictions(self, client: Client, shared: State, work: Evaluate) -> Predictions:
         """What clients' models say of the rows: one model a client, or several that say it together."""
-        if work.lent not in ("ensemble", "vote"):
+        if work.lent not in ("ensemble", "vote") or work.model == "global" or work.theta is not None:
             return self._predict(client, self.models(client, shared, work), work.split)
         each = (self._predict(client, theta, work.split) for theta in self._several(client, shared, work))
         return together(each, work.lent == "vote")

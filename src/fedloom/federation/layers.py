@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import groupby
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from fedloom.errors import ModelError
-from fedloom.federation.model import Slice, last_layer, of_each
+from fedloom.federation.model import Model, Slice, last_layer, of_each
 
 Layers = str | Sequence[str]
 """Names of tensors or of layers, patterns such as "conv*", "head" or "last" (the last layer), "body" (all others), or
@@ -51,6 +52,18 @@ def _unknown(slices: Mapping[str, Slice], word: str, last: Sequence[str]) -> str
             f"the model has no layer that normalises; it has {', '.join(slices)}. Take one with BatchNorm or GroupNorm"
         )
     return f"the model has no layer {word!r}; it has {', '.join(slices)}, and 'head' is {', '.join(last)}"
+
+
+_KNOWN: WeakKeyDictionary[Model, dict[Layers, Parts]] = WeakKeyDictionary()
+"""Of models that are at work: their names are looked through once, not in every turn."""
+
+
+def parts_of(model: Model, layers: Layers) -> Parts:
+    """The two parts of a model, the named layers being personal."""
+    known, key = _KNOWN.setdefault(model, {}), layers if isinstance(layers, str) else tuple(layers)
+    if key not in known:
+        known[key] = Parts.of(model.slices, layers)
+    return known[key]
 
 
 @dataclass(frozen=True)

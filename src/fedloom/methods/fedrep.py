@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from fedloom.errors import ConfigError
 from fedloom.federation.batches import evaluations_of, steps_of
 from fedloom.federation.client import Client
 from fedloom.federation.optimisers import local_optimiser
@@ -37,6 +38,12 @@ class FedRep(Named, FedAvg):
     the shared ones."""
     head_steps: Count | None = field(default=None, kw_only=True)
     """Exactly so many steps of the personal layers instead of passes."""
+
+    def without_shared(self, layers: str) -> None:
+        raise ConfigError(
+            f"fedrep needs a shared part, and all layers of the model are personal ({layers}): there is no body that "
+            "clients could learn together; name fewer layers, or take a model with more"
+        )
 
     def work(self, rows: Ints) -> Ints | None:
         steps = steps_of(rows, self.batch, self.epochs, self.steps)

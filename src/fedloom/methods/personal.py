@@ -13,16 +13,18 @@ normalization", ICLR 2021 (FedBN). https://arxiv.org/abs/2102.07623
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal
+from functools import cache
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from fedloom.errors import ConfigError
 from fedloom.federation.client import Client
-from fedloom.federation.layers import Parts
+from fedloom.federation.layers import Parts, parts_of
 from fedloom.federation.problem import Problem, fresh_model
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import Reduce, Replies, Weighting
@@ -101,8 +103,17 @@ class PersonalLayers(Wrapper):
                 f"{what} cannot have personal layers: a client would take the server's step for its own coordinates, "
                 "but that step does not treat every coordinate by itself; take another method, such as fedavg"
             )
-        Parts.of(problem.model.tensors, self.layers)
+        if Parts.of(problem.model.tensors, self.layers).count(False) == 0:
+            self.without_shared(", ".join(problem.model.slices))
         inner.check(problem)
+
+    def without_shared(self, layers: str) -> None:
+        """All layers are personal: that can be, but is rarely meant."""
+        warnings.warn(
+            f"all layers of the model are personal ({layers}): nothing is shared, and every client learns alone; name "
+            "fewer layers, or take a model with more",
+            stacklevel=1,
+        )
 
     def server_init(self, ctx: Context) -> State:
         parts = Parts.of(ctx.slices, self.layers)
@@ -210,7 +221,7 @@ class PersonalLayers(Wrapper):
         return self.inner.done(_shared(state))
 
     def _parts(self, client: Client) -> Parts:
-        return Parts.of(client.problem.model.slices, self.layers)
+        return parts_of(client.problem.model, self.layers)
 
     def _received(self, client: Client, received: Message, own: State) -> Message:
         """What the inner method's client would have received: the server's S, and P from the client's own."""
@@ -296,9 +307,14 @@ class Named(PersonalLayers):
     def inner(self) -> ServerMethod:  # type: ignore[override]
         """The inner method: made anew, for a method keeps nothing; without its constructor, which takes a while."""
         made = object.__new__(self.wraps)
-        settings: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self.wraps)}  # type: ignore[arg-type]
-        vars(made).update(settings)
+        vars(made).update({name: getattr(self, name) for name in _names(self.wraps)})
         return made
+
+
+@cache
+def _names(cls: type[ServerMethod]) -> tuple[str, ...]:
+    """The hyper-parameters of a method."""
+    return tuple(f.name for f in fields(cls))  # type: ignore[arg-type]
 
 
 @register("fedper", family="personalisation", paper="Arivazhagan et al., 2019", declaration=".layers:FEDPER")
