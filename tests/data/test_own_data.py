@@ -111,7 +111,7 @@ def test_a_wrong_column_or_task_is_named_with_the_nearest_right_one(
         ({"dose": [1, 2, np.nan, 4, 5, 6]}, {"missing": "error"}, r"column 'dose' is missing in row 3; fill or drop"),
         ({"dose": [1, 2, 3, 4, np.inf, 6]}, {}, r"column 'dose' has no finite value in row 5"),
         ({"hospital": ["a", None, "b", "b", "a", "a"]}, {"client_column": "hospital"}, "row 1 has no client"),
-        ({"ill": ["no", "yes", None, "no", "no", "no"]}, {}, "row 2 has no label"),
+        ({"ill": ["no", "yes", None, "no", "no", "no"]}, {}, "row 3 has no label in column 'ill'"),
         ({"ill": ["no"] * 6}, {}, "needs at least two"),
         ({"note": [None] * 6}, {"feature_columns": ["note"]}, "nothing is in them: 'note', which is one of feature_co"),
         ({}, {"timestamp_column": "note"}, "column 'note' does not hold times"),

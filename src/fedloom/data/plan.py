@@ -98,8 +98,8 @@ class Plan:
         if len(self.labels) > 1:
             finite = self.task != "multilabel" and not self.series
             return np.concatenate([matrix(file, own, self.labels, finite) for file, own in files.pairs()])
-        label, several = self.labels[0], len(files.paths) > 1
-        for file, own in files.pairs() if several and not self.series and self.task != "multilabel" else ():
+        label = self.labels[0]
+        for file, own in files.pairs() if not self.series and self.task != "multilabel" else ():
             absent = missing_cells(own[label]) if own[label].ndim == 1 else np.zeros(1, dtype=bool)
             if absent.any():
                 raise DataError(
