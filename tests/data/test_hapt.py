@@ -147,7 +147,8 @@ def test_files_that_are_not_as_published_are_refused(own_data: Path, file: str, 
         load("hapt")
 
 
-def test_without_files_the_error_says_where_to_get_them() -> None:
+def test_without_files_the_error_says_where_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDLOOM_DATA", raising=False)
     with pytest.raises(DataError, match=r"hapt: HAPT Data Set\.zip is not in .*does not download it; get it from http"):
         load("hapt")
     with pytest.raises(ConfigError, match="activities = 'some' cannot be"):

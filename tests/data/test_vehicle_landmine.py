@@ -102,7 +102,8 @@ def test_the_real_sets_have_their_clients_and_rows(
 
 @pytest.mark.parametrize("name", ["vehicle", "landmine"])
 def test_without_files_the_error_says_where_to_get_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FEDLOOM_MIRROR")
+    for variable in ("FEDLOOM_MIRROR", "FEDLOOM_DATA"):
+        monkeypatch.delenv(variable, raising=False)
     with pytest.raises(
         DataError, match=rf"{name}: .* is not in .*does not download it; get it from http.*FEDLOOM_DATA"
     ):

@@ -470,6 +470,15 @@ def test_what_needs_rows_on_the_server_is_refused(tmp_path: Path, method: str, m
         deployed(folder, fleet(folder, 3))
 
 
+@pytest.mark.parametrize("line", ["public = 0.1", "fill = true", 'augment = "flip"'])
+def test_what_would_change_the_rows_of_nodes_is_refused(tmp_path: Path, line: str) -> None:
+    folder = folder_with(tmp_path)
+    path = folder / "experiment.toml"
+    path.write_text(path.read_text().replace('name = "digits"', f'name = "digits"\n{line}'))
+    with pytest.raises(ConfigError, match=rf"data\.{line.split()[0]} is for a simulation"):
+        deployed(folder, fleet(folder, 3))
+
+
 def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
     folder = folder_with(tmp_path)
     deployed(folder, fleet(folder, 3))

@@ -33,6 +33,14 @@ def refusal(folder: Path, text: str, *sets: str) -> str:
         ("[data]\nalpha = 0.3", "exp.toml:2: data.alpha = 0.3 is an option of partition = 'dirichlet', which is not"),
         ("[data]\nclient = 3", "exp.toml:2: data.client = 3 is no setting of the data; did you mean 'clients'?"),
         ("[data]\ntest = 1.0", "exp.toml:2: data.test = 1.0 should be a number of at least 0 and below 1 or"),
+        ("[data]\npublic = 1", "exp.toml:2: data.public = 1 should be a number above 0 and below 1 or none"),
+        (
+            '[data]\naugment = "flop"',
+            "exp.toml:2: data.augment = \"flop\" cannot be: augment = 'flop': 'flop' does not",
+        ),
+        ('[data]\nname = "breast-cancer"\naugment = "flip"', 'exp.toml:3: data.augment = "flip" cannot be: '),
+        ('[data]\nname = "diabetes"\nfill = true', "exp.toml:3: data.fill = true needs a class for each row"),
+        ('[data]\naugment = "flip"\n[method]\nname = "fedsgd"', 'exp.toml:2: data.augment = "flip" '),
         ('[model]\nname = "mpl"', 'exp.toml:2: model.name = "mpl" is no model'),
         (
             '[model]\nname = "mlp"\nhiden = 3',

@@ -27,6 +27,7 @@ DATA = {
     "optimisation": ("fashion-mnist",),
     "personal": ("vehicle", "hapt", "mnist", "qmnist"),
     "pfllib": ("fashion-mnist",),
+    "sharing": ("mnist", "cifar10"),
 }
 
 

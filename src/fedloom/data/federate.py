@@ -15,11 +15,13 @@ from fedloom.data.folds import TEST, Fold
 from fedloom.data.owners import NOBODY, Natural, Ownership, Pool
 from fedloom.data.partition import Partition, PartitionLike, make_partition
 from fedloom.data.register import FILES, load
+from fedloom.data.remedies import costs, filled, public_rows, with_public
 from fedloom.data.scaling import Holders, Scales, Sums, by_column, scaled, sums_of
 from fedloom.data.sizes import Whole
 from fedloom.data.splits import Labels, RoleClasses, Splitter, choose_roles, refuse_empty, share_published, split
 from fedloom.data.table import Table
 from fedloom.errors import ConfigError, DataError
+from fedloom.federation.augment import Augment
 from fedloom.federation.blocks import Blocks
 from fedloom.federation.data import SOURCE, TARGET, FederatedData
 from fedloom.federation.ragged import Ragged
@@ -45,6 +47,9 @@ def federate(
     target_classes: Labels | None = None,
     chronological: bool | None = None,
     allow_empty: bool = False,
+    public: float | None = None,
+    fill: bool = False,
+    augment: str | None = None,
     like: FederatedData | None = None,
     **options: object,
 ) -> FederatedData:
@@ -66,6 +71,12 @@ def federate(
     * ``source_classes``, ``target_classes``: the classes that clients of either role may hold; none: all.
     * ``chronological``: test on each client's last rows rather than on a random sample; None: so for series alone.
     * ``allow_empty``: a client may have no rows.
+    * ``public``: a share of all source clients' training rows, drawn by the seed, that every source client gets as
+      training rows beside its own. Their owners' rows are then known to all.
+    * ``fill``: each source client trains on as many rows of every label that it has as of its most frequent one; rows
+      of rarer labels come again.
+    * ``augment``: images of mini-batches are mirrored ("flip", "flip:0.5") and moved ("crop", "crop:4"), or both
+      ("flip,crop"); never those that are evaluated.
     * ``like``: scale as these data were scaled, so that a model that was trained on them can read the new ones.
 
     The result is a FederatedData. A table that asks for a scaling is scaled by its training rows
@@ -89,6 +100,9 @@ def federate(
         target_classes=target_classes,
         chronological=chronological,
         allow_empty=allow_empty,
+        public=public,
+        fill=fill,
+        augment=augment,
         **options,
     )
     return divided.federated(like)
@@ -105,6 +119,9 @@ class Divided:
     splits: dict[str, Ragged]
     blocks: Blocks | None
     draw: Draw
+    public: Tensor | None = None
+    fill: bool = False
+    augment: Augment | None = None
 
     @property
     def holders(self) -> Holders:
@@ -127,6 +144,7 @@ class Divided:
         changed = self.plan.transform(whole, owned, self.draw)
         if blocks is not None:
             splits = {name: Ragged.of([one[0]] * len(blocks)) for name, one in splits.items()}
+        splits, repeated = self._remedied(splits)
         targets = bool((self.roles == TARGET).any())
         data = FederatedData(
             table.name,
@@ -146,8 +164,21 @@ class Divided:
             y_scale=y_scale,
             encoding=table.encoding,
             units=table.units,
+            public=self.public,
+            augment=self.augment,
+            repeated=repeated,
         )
-        return _compact(data, owned)
+        return _compact(replace(data, notes=(*data.notes, *costs(data))), owned)
+
+    def _remedied(self, splits: dict[str, Ragged]) -> tuple[dict[str, Ragged], int]:
+        """With the public rows, then filled up, and how many rows this added; the scaling was fitted without both."""
+        if self.public is not None:
+            splits = with_public(splits, self.public, self.roles)
+        if not self.fill:
+            return splits, 0
+        labels = self.table.labels
+        assert labels is not None
+        return filled(splits, labels.numpy(), self.roles, self.draw)
 
 
 def divide(
@@ -166,12 +197,18 @@ def divide(
     target_classes: Labels | None = None,
     chronological: bool | None = None,
     allow_empty: bool = False,
+    public: float | None = None,
+    fill: bool = False,
+    augment: str | None = None,
     **options: object,
 ) -> Divided:
     """The first half of ``federate``, which has the same arguments: everything but the scaling."""
     table = _table(table).check()
     plan, draw = make_partition(partition or default_partition(table), **options), Draw(seed)
     may_hold, blocks = RoleClasses(source_classes, target_classes), None
+    changed = None if augment is None else Augment.parse(augment, tuple(table.x.shape[1:]))
+    if fill and table.labels is None:
+        raise ConfigError(f"fill = true needs a class for each row, but {table.name!r} is a {table.task} task")
     held = Fold.of(folds, fold, test, target)
     left_out = held is not None and held.clients
     if plan.columns is None:
@@ -181,6 +218,11 @@ def divide(
         owned = _owners(plan, table, pool, roles, may_hold, tested, draw)
         if not allow_empty:
             refuse_empty(owned.sizes(), owned.names, "data", "leave it out with min_rows = 1, or set allow_empty")
+    elif public is not None or fill:
+        raise ConfigError(
+            "clients that hold columns of the same rows have no rows of their own to share or to repeat; leave public "
+            "and fill away, or use a partition by rows such as 'iid'"
+        )
     elif target > 0 or may_hold.limited or left_out:
         raise ConfigError(
             "clients that hold columns of the same rows all have to take part: none can be a target or left out, and "
@@ -201,7 +243,8 @@ def divide(
         remedy = "give test as a fraction" if held is None else "leave it out with min_rows = 2"
         sizes = splits["train"].sizes.numpy()
         refuse_empty(np.maximum(sizes, left_out & (roles == TARGET)), owned.names, "training rows", remedy)
-    return Divided(table, plan, owned, roles, splits, blocks, draw)
+    shared = None if public is None else public_rows(splits, roles, public, draw)
+    return Divided(table, plan, owned, roles, splits, blocks, draw, shared, fill, changed)
 
 
 def _table(given: object) -> Table:
@@ -306,4 +349,5 @@ def _compact(data: FederatedData, owned: Ownership) -> FederatedData:
     }
     kept = torch.from_numpy(used)
     time = None if data.time is None else data.time[kept]
-    return replace(data, x=data.x[kept], y=data.y[kept], splits=splits, time=time)
+    public = None if data.public is None else number[data.public]
+    return replace(data, x=data.x[kept], y=data.y[kept], splits=splits, time=time, public=public)

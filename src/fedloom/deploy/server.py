@@ -76,6 +76,12 @@ def refuse(experiment: Experiment) -> None:
         raise ConfigError("[stream] lets rows arrive by a simulated clock; on a fleet time is real: leave it out")
     if experiment.data_plan.division.folds is not None:
         raise ConfigError("data.folds is for a simulation: on a fleet each node splits its own rows; leave it out")
+    division = experiment.data_plan.division
+    for key in (key for key in ("public", "fill", "augment") if getattr(division, key)):
+        raise ConfigError(
+            f"data.{key} is for a simulation: on a fleet each node has its own rows and no others, as they are; "
+            "leave it out, or put such rows into the nodes' files"
+        )
     for evaluation in experiment.evaluations:
         if evaluation.gradients:
             raise ConfigError(

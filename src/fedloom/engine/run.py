@@ -19,6 +19,7 @@ from fedloom import __version__
 from fedloom.capacity import ALLOCATION
 from fedloom.channel import Channel
 from fedloom.data import describe
+from fedloom.data.remedies import public_note
 from fedloom.engine.arrivals import Arrivals
 from fedloom.engine.decision import Decision, decide, notes_on
 from fedloom.engine.engine import Clocks, Engine
@@ -380,6 +381,7 @@ class Prepared:
             walk.settle()
             summary = walk.summary()
             tracking.end(summary)
+            said.append(public_note(self.setting.problem.data))
             found = [*said, *history.notes, walk.deserted, _missed(summary), *_chosen(summary), *notes_on(summary)]
             found += [*_inexact(summary), _diverged(engine) or _risen(history.rows), _undelivered(engine)]
             notes = [note for note in found if note]
@@ -769,6 +771,8 @@ class _Walk:
             "stack": engine.stack,
             "executor": engine.executor.name,
         }
+        if (shared := engine.setting.problem.data.shared) is not None:
+            summary["public"] = shared
         if self.verdict is not None:
             summary["judged"] = evaluator.evaluations[0].told()
             means = [name for name in self.verdict.values if headline(name) == "weighted"]

@@ -100,6 +100,8 @@ def _data(data: FederatedData) -> dict[str, str]:
     found = {"clients": str(data.clients)}
     for name, owned in data.splits.items():
         found[f"{name} rows"] = str(int(owned.offsets[-1]))
+    if data.augment is not None:
+        found["augment"] = str(data.augment)
     return found | {"values": rows_sha256(data)}
 
 

@@ -103,6 +103,8 @@ class Setting:
             check_parameters(method, self.problem.dtype)
         with faults.collecting(("method", "name"), ("data", "partition"), ("method",)):
             check_layout(method, data)
+        with faults.collecting(("data", "augment"), ("method", "batch"), ("data",)):
+            _check_augment(method, data)
         with faults.collecting(("channel",)):
             self.channel.check(name_of(method), method.exact)
         with faults.collecting(("fleet",)):
@@ -224,6 +226,15 @@ def _check_rows(data: FederatedData) -> None:
         raise ConfigError(
             f"client {data.label(int(empty[0]))} has no training rows (and {len(empty) - 1} more like it); give "
             "every source client some, or fewer clients"
+        )
+
+
+def _check_augment(method: Method, data: FederatedData) -> None:
+    """Refuses images that are to be changed where no client ever takes a mini-batch of them."""
+    if data.augment is not None and method.local_batch is None:
+        raise ConfigError(
+            f"augment = {str(data.augment)!r} changes the images of mini-batches, but clients of {name_of(method)} "
+            "take all of their rows in every step; give it a batch, if it has one, or leave augment out"
         )
 
 

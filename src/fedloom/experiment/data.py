@@ -16,6 +16,7 @@ from fedloom.data.paths import common_name, found_files, is_columns, is_pattern
 from fedloom.data.table import class_number
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import Form, spoken
+from fedloom.federation.augment import Augment
 from fedloom.federation.data import FederatedData
 from fedloom.methods import REGISTER
 from fedloom.types import Count, Fraction
@@ -56,6 +57,15 @@ class Division:
     """The classes that target clients may hold; none: all."""
     chronological: bool | None = None
     """Test on each client's last rows rather than on a random sample; none: so for data that are series."""
+    public: Annotated[float, Interval(gt=0, lt=1)] | None = None
+    """The share of all clients' training rows that every client gets beside its own; their owners' rows are then known
+    to all. None: nothing is shared."""
+    fill: bool = False
+    """Whether each client trains on as many rows of every label that it has as of its most frequent one; rows of rarer
+    labels come again."""
+    augment: str | None = None
+    """How images of mini-batches are changed: "flip", "crop", "flip,crop", or with numbers "flip:0.5,crop:4". None: not
+    at all."""
 
     @property
     def leaves_out(self) -> bool:
@@ -122,6 +132,11 @@ class DataPlan:
             for label in classes or ():
                 with faults.collecting(("data", key)):
                     class_number(table.classes, label)
+        if d.augment is not None:
+            with faults.collecting(("data", "augment")):
+                Augment.parse(d.augment, tuple(table.x.shape[1:]))
+        if d.fill and table.labels is None:
+            faults.add(("data", "fill"), f"needs a class for each row, but this is a {table.task} task; leave it out")
         if d.test == "published" and table.published_split is None:
             faults.add(("data", "test"), "cannot be: these data have no published test rows; give a share, such as 0.2")
 

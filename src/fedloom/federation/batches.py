@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedloom.federation.augment import Augment
 from fedloom.federation.ragged import Ints, Span
 from fedloom.federation.randomness import Draw
 
@@ -59,14 +60,27 @@ class Plan:
     order: Ints
     purpose: str = "batches"
     """Plans of other purposes draw other mini-batches."""
+    augment: Augment | None = None
+    """How the images of mini-batches are changed; None: not at all."""
 
     @staticmethod
-    def of(span: Span, clients: Ints, draw: Draw, batch: int | None, steps: Ints, purpose: str = "batches") -> Plan:
+    def of(
+        span: Span,
+        clients: Ints,
+        draw: Draw,
+        batch: int | None,
+        steps: Ints,
+        purpose: str = "batches",
+        augment: Augment | None = None,
+    ) -> Plan:
         """A plan in which client i takes ``steps[i]`` steps on its rows of the span."""
         order = np.argsort(-steps, kind="stable")
-        return Plan(
-            Span(span.owned, span.starts[order], span.sizes[order]), clients, draw, batch, steps, order, purpose
-        )
+        ordered = Span(span.owned, span.starts[order], span.sizes[order])
+        return Plan(ordered, clients, draw, batch, steps, order, purpose, None if batch is None else augment)
+
+    def shown(self, x: Tensor, clients: Ints, step: int) -> Tensor:
+        """The rows x of some clients' mini-batches as these are shown them in their local step, counted from 1."""
+        return x if self.augment is None else self.augment.images(x, self.draw, self.purpose, clients, step)
 
     @property
     def sizes(self) -> Ints:

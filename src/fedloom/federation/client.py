@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from fedloom.federation import parties
+from fedloom.federation.augment import Augment
 from fedloom.federation.batches import Plan, Rows, Step, evaluations_of, steps_of
+from fedloom.federation.data import HALVES
 from fedloom.federation.kernels import Product
 from fedloom.federation.meta import Meta, adapted, meta_gradient, meta_steps
 from fedloom.federation.optimisers import Optimiser
@@ -189,8 +191,8 @@ class Client:
             return [self.rows(split)] * (epochs if steps is None else steps)
         span = self.span(split)
         count = steps_of(span.sizes, batch, epochs, steps)
-        plan = Plan.of(span, self.clients, self.draw, batch, count, purpose)
-        return [self._spread(step, plan) for step in plan]
+        plan = Plan.of(span, self.clients, self.draw, batch, count, purpose, self._augment(split))
+        return [self._spread(step, plan, number) for number, step in enumerate(plan, 1)]
 
     def adapt(
         self, theta: Vector, alpha: float | Vector, split: str = "support", steps: int = 1, batch: int | None = None
@@ -262,7 +264,7 @@ class Client:
         span = self.span(split)
         sizes = span.sizes
         count = steps_of(sizes, batch, epochs, steps, self.effort, self.budget)
-        plan = Plan.of(span, self.clients, self.draw, batch, count, purpose)
+        plan = Plan.of(span, self.clients, self.draw, batch, count, purpose, self._augment(split))
         sort = bool((plan.order[1:] < plan.order[:-1]).any())
         order = torch.from_numpy(plan.order)
 
@@ -298,11 +300,11 @@ class Client:
         """
         span = self.span(split)
         count = steps_of(span.sizes, batch, epochs, steps, self.effort, self.budget)
-        plan = Plan.of(span, self.clients, self.draw, batch, count)
+        plan = Plan.of(span, self.clients, self.draw, batch, count, augment=self._augment(split))
         last: tuple[Step, Rows] | None = None
         for self.step, taken in enumerate(plan, 1):
             if last is None or last[0] is not taken:  # full-batch steps come back with the same object
-                last = (taken, self._spread(taken, plan))
+                last = (taken, self._spread(taken, plan, self.step))
             self._scanned = self.step - 1
             after = step(carry, last[1])
             if taken.active < len(self.clients):
@@ -407,20 +409,24 @@ class Client:
     def _unstack(self, vector: Vector) -> Vector:
         return vector if self.stacked else vector[0]
 
-    def _spread(self, step: Step, plan: Plan) -> Rows:
+    def _augment(self, split: str) -> Augment | None:
+        """How mini-batches of a split are changed: those for training alone."""
+        return self.problem.data.augment if split in ("train", *HALVES) else None
+
+    def _spread(self, step: Step, plan: Plan, number: int) -> Rows:
         """A plan's step as rows of the whole stack, in its own order; those who are done have weight 0."""
         who = torch.from_numpy(plan.order[: step.active])
         width = step.rows.shape[1]
         taken = step.rows[:1, :1].expand(len(self.clients), width).clone().index_copy_(0, who, step.rows)
         counts = torch.zeros(len(self.clients), dtype=torch.int64)
         counts[who] = width if step.counts is None else step.counts
-        return self._padded(taken, counts)
+        return self._padded(taken, counts, lambda x: plan.shown(x, self.clients, number))
 
-    def _padded(self, numbers: Tensor, counts: Tensor) -> Rows:
-        """Rows by their numbers; of each client's the first so many count, the others are padding."""
+    def _padded(self, numbers: Tensor, counts: Tensor, shown: Callable[[Tensor], Tensor] = lambda x: x) -> Rows:
+        """Rows by their numbers, as they are ``shown``; of a client's the first so many count, the rest is padding."""
         own = (torch.arange(numbers.shape[1]) < counts[:, None]).to(self.problem.dtype)
         x, y = self.problem.take(numbers)
-        weight = own / counts[:, None].clamp(min=1)
+        x, weight = shown(x), own / counts[:, None].clamp(min=1)
         return Rows(x, y, weight) if self.stacked else Rows(x[0], y[0], weight[0])
 
     def _expand(self, theta: Vector, rows: Rows) -> Vector:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedloom.errors import DataError
+from fedloom.federation.augment import Augment
 from fedloom.federation.blocks import Blocks
 from fedloom.federation.encoding import Encoding
 from fedloom.federation.ragged import Ints, Ragged, Span, Window
@@ -30,7 +31,8 @@ class FederatedData:
     ``splits`` has "train" and "test", and "validation" where something is chosen; "support" and "query" halve "train",
     "test-support" and "test-query" halve "test", and likewise with "validation" (for adaptation: fit on the support,
     evaluate on the query). A row belongs to one client at the most, unless
-    there are ``blocks``: then clients hold different columns of the same rows, and the server holds the labels.
+    there are ``blocks``: then clients hold different columns of the same rows, and the server holds the labels; or
+    unless it is one of the ``public`` rows, which are training rows of every source client.
     ``time`` says when each row was seen, in seconds; None: nobody knows.
 
     * classification: y int64 (rows,), ``classes`` names the labels 0, 1, …
@@ -42,7 +44,8 @@ class FederatedData:
     features and targets were scaled; None: they are as they were measured. ``encoding`` says how the columns of a file
     became features; None: they were numbers. ``units`` is how numbers of a file were standardised before that; None:
     not at all. ``roles`` tells source clients and target clients apart, ``names`` has the clients' names, and
-    ``notes`` what a reader should know of the data, called ``name``, whose kind is the ``task``.
+    ``notes`` what a reader should know of the data, called ``name``, whose kind is the ``task``. ``augment`` is how the
+    images of mini-batches are changed, ``repeated`` how many training rows stand there again to fill up rare labels.
 
         data = fedloom.federate("digits", clients=5)
         rows = data.splits["train"][3]
@@ -66,6 +69,9 @@ class FederatedData:
     y_scale: Scale | None = None
     encoding: Encoding | None = None
     units: Scale | None = None
+    public: Tensor | None = None
+    augment: Augment | None = None
+    repeated: int = 0
 
     def __repr__(self) -> str:
         rows, shape = int(self.splits["train"].sizes.sum()), "×".join(map(str, self.x.shape[1:]))
@@ -105,6 +111,18 @@ class FederatedData:
         if self.task == "classification":
             return torch.bincount(y, minlength=self.outputs).double()
         return torch.stack([(y == label).sum() for label in (0, 1)]).double()
+
+    @property
+    def shared(self) -> dict[str, int] | None:
+        """What the public rows cost: how many they are, the clients that get them, and the bytes that this takes.
+
+        Each is sent up by its owner once, and down to every client that does not have it.
+        """
+        if self.public is None:
+            return None
+        rows, clients = len(self.public), len(self.with_role(SOURCE))
+        size = sum(part[:1].numel() * part.element_size() for part in (self.x, self.y))
+        return {"rows": rows, "clients": clients, "bytes_up": rows * size, "bytes_down": rows * size * (clients - 1)}
 
     def with_role(self, role: int) -> Tensor:
         """The ids of the clients that play a role, in order."""
@@ -180,6 +198,8 @@ class FederatedData:
         holders = np.array([0]) if shared else self.with_role(SOURCE).numpy()
         for split, ragged in self.splits.items():
             union = ragged.span(holders if split in ("train", *HALVES) else holders[:0]).positions()
+            if self.public is not None:
+                union = _once(union, ragged.resolve(torch.from_numpy(union)).numpy(), self.public.numpy())
             if split == "train" and times is not None:
                 union = union[np.argsort(times[union], kind="stable")]
             offsets = torch.cat([ragged.offsets, ragged.offsets[-1:] + len(union)])
@@ -189,6 +209,14 @@ class FederatedData:
         names = None if self.names is None else (*self.names, "pool")
         blocks = None if self.blocks is None else self.blocks.with_all(self.x[0].numel())
         return replace(self, splits=splits, roles=roles, names=names, blocks=blocks)
+
+
+def _once(positions: Ints, rows: Ints, public: Ints) -> Ints:
+    """Positions without those at which a public row comes again."""
+    _, first = np.unique(rows, return_index=True)
+    kept = ~np.isin(rows, public)
+    kept[first] = True
+    return positions[kept]
 
 
 def _keys(owned: Ragged, number: int) -> Ints:

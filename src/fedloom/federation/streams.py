@@ -116,6 +116,16 @@ class Stream:
                 f"the clients of {data.name!r} hold columns of the same rows, which cannot come to one of them alone; "
                 "use a partition by rows such as 'iid', or leave the stream out"
             )
+        if data.repeated:
+            raise ConfigError(
+                "rows that come again to fill up rare labels (data.fill) are known only once all rows are there; leave "
+                "data.fill or the stream out"
+            )
+        if self.drift is not None and data.public is not None:
+            raise ConfigError(
+                f"stream.drift = {self.drift} changes what labels mean at another row of each client, so a public row "
+                "would mean several things at once; leave data.public or the drift out"
+            )
         if self.timestamps and data.time is None:
             raise ConfigError(
                 f"stream.timestamps = true, but the rows of {data.name!r} have no times; name the column that has them "

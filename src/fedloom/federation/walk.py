@@ -39,7 +39,7 @@ class Walk:
         for self.client.step, step in enumerate(plan, 1):
             if step.active < len(at):
                 at = self.y[: step.active]
-            x, y = self._data(step)
+            x, y = self._data(step, plan)
             kernel.step(at, x, y, self._weight(step, self.lr), affine)
 
     def free(
@@ -50,7 +50,7 @@ class Walk:
         for count, step in enumerate(plan, 1):
             self.client.step = count
             at, a = self.y[: step.active], step.active
-            x, y = self._data(step)
+            x, y = self._data(step, plan)
             g = kernel.gradient(at, x, y, self._weight(step, 1.0))
             if self.pull is not None:
                 g.add_(head(self.pull[0], a) * (at - head(self.pull[1], a)))
@@ -63,9 +63,10 @@ class Walk:
             else:
                 at.sub_(head(self.lr, a) * g)
 
-    def _data(self, step: Step) -> tuple[Tensor, Tensor]:
+    def _data(self, step: Step, plan: Plan) -> tuple[Tensor, Tensor]:
         if self.last is None or self.last[0] is not step:  # full-batch steps come back with the same object
-            self.last = (step, *self.client.problem.take(step.rows))
+            x, y = self.client.problem.take(step.rows)
+            self.last = (step, plan.shown(x, plan.clients[plan.order[: step.active]], self.client.step), y)
         return self.last[1], self.last[2]
 
     def _weight(self, step: Step, lr: float | Tensor) -> float | Tensor:
