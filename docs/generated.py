@@ -465,7 +465,7 @@ def mixture() -> str:
 
 
 def levels() -> str:
-    """The first round in which the curves of d4-fedmeta and of d4-personal, with own layers, reach a level."""
+    """The first round in which the curves of d4-fedmeta, and with a personal layer of d4-personal, reach a level."""
     curves = {
         cell["title"]: cell["curve"] for name in ("d4-fedmeta", "d4-personal") for cell in _recorded(name)["cells"]
     }

@@ -25,9 +25,9 @@ DATA = {
     "d4-layers": ("cifar10",),
     "fedu": ("vehicle", "mnist"),
     "optimisation": ("fashion-mnist",),
+    "sharing": ("mnist", "cifar10"),
     "personal": ("vehicle", "hapt", "mnist", "qmnist"),
     "pfllib": ("fashion-mnist",),
-    "sharing": ("mnist", "cifar10"),
 }
 
 
