@@ -17,6 +17,7 @@ from fedloom.conformance.mutants import KINDS, Mutant, kind_of, mutants
 from fedloom.conformance.problems import classification, quadratics
 from fedloom.errors import ConfigError
 from fedloom.execution import one_thread
+from fedloom.federation.problem import Problem
 from fedloom.methods import Method
 
 _NOT_JUDGES = frozenset(
@@ -55,10 +56,22 @@ def mutants_of(subject: Subject) -> list[Mutant]:
     """All mutants of a method on the test bench, the method being watched with all that its claims set."""
     declaration = subject.declaration
     settings = [declaration.batches, *(_set(claim) for claim in declaration.claims)]
-    own = declaration.table is not classification
-    problem = declaration.table(torch.float64) if own else quadratics(unequal=True).problem  # which is cheaper
+    problem = quadratics(unequal=True).problem  # which is cheaper
+    if declaration.table is not classification or _refuses(subject.method, problem):
+        problem = declaration.table(torch.float64)
     with one_thread():
         return mutants(subject.method, problem, settings, declaration.divisible)
+
+
+def _refuses(method: Method, problem: Problem) -> bool:
+    """Whether the method does not take the problem, for want of layers, say."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            method.check(problem)
+        except ConfigError:
+            return True
+    return False
 
 
 def check_mutants(

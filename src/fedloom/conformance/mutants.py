@@ -576,9 +576,11 @@ def _runs(method: Method, problem: Problem, options: Sequence[Mapping[str, Any]]
     """State and memories after three short rounds with each of the options; none where an option cannot be."""
     for option in options:
         try:
-            with warnings.catch_warnings(), walking(Rounds, problem, replace(method, **option)) as walk:  # type: ignore[type-var]
+            with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                yield everything(stepped(walk, 3))
+                with walking(Rounds, problem, replace(method, **option)) as walk:  # type: ignore[type-var]
+                    end = everything(stepped(walk, 3))
+            yield end
         except (FedloomError, ArithmeticError):
             yield {}
 
