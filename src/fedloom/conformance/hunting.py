@@ -15,7 +15,7 @@ from fedloom.conformance.declarations.courses import Adapts, Reported
 from fedloom.conformance.kit import Trial, bench, plan, refuse_unknown
 from fedloom.conformance.mutants import KINDS, Mutant, kind_of, mutants
 from fedloom.conformance.problems import classification, quadratics
-from fedloom.errors import ConfigError
+from fedloom.errors import ConfigError, FedloomError
 from fedloom.execution import one_thread
 from fedloom.federation.problem import Problem
 from fedloom.methods import Method
@@ -69,7 +69,7 @@ def _refuses(method: Method, problem: Problem) -> bool:
         warnings.simplefilter("ignore")
         try:
             method.check(problem)
-        except ConfigError:
+        except FedloomError:
             return True
     return False
 
