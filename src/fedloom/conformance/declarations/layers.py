@@ -417,6 +417,9 @@ FEDBN = Declaration(
     (
         Federations("local training with layers of one's own", _TWO, "2.", stands=WHO_ANSWERS, problem=normal),
         Federations(
+            "clients publish their layers", {**_TWO, "publish": True}, "2.", stands=WHO_ANSWERS, problem=normal
+        ),
+        Federations(
             "other layers and weights, momentum",
             {**_MOMENTUM, "layers": "head", "weighting": "uniform"},
             "4.",
