@@ -133,6 +133,7 @@ def test_a_long_list_over_many_lines_is_read_once(tmp_path: Path) -> None:
         ({"method.lr": 1e300}, "lr = 1e[+]300 cannot be: the largest number of the model"),
         ({"fleet.speed": "100", "fleet.fails_every": 5.0, "fleet.repair": 1.7e308}, "fleet.repair = 1.7e[+]308"),
         ({"name": "\udcff"}, "should be a text in UTF-8"),
+        ({"fleet.trace": "a\0b"}, "should be a text without null characters"),
     ],
 )
 def test_values_that_no_run_can_have_are_refused_by_their_names(change: dict[str, object], says: str) -> None:

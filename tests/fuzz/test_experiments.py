@@ -282,6 +282,7 @@ EXPECTED = [
     "is not finite; try a smaller step size",
     "cannot be told apart any more",
     "clients will ever be there again",
+    "l2gd: with p = ",
     "l2gd: a step towards the mean would go",  # by the curvature, which its clients measure first
 ]
 """What only a run can tell."""

@@ -77,6 +77,13 @@ def test_the_curvature_is_found_and_p_follows_from_it():
     assert alpha == pytest.approx(1 / (2 * (greatest + 0.5)), rel=1e-3)
 
 
+def test_l2gd_says_when_its_own_p_would_make_rounds_endless() -> None:
+    with pytest.raises(
+        RunError, match=r"l2gd: with p = .* local steps; give a p of at least 1e-05, or, where p follows"
+    ):
+        trained(fedloom.L2GD(lambda_=1e-7), 2)
+
+
 def test_the_curvature_is_measured_once():
     client = KNOWN.problem.client(np.arange(5), Draw(1))
     found = client.curvature(torch.zeros(4, dtype=torch.float64))
@@ -124,6 +131,7 @@ def test_many_strong_springs_are_warned_of():
     ("method", "said"),
     [
         (fedloom.L2GD(lambda_=-1.0, p=0.5), "lambda_ = -1.0 cannot be"),
+        (fedloom.L2GD(p=1e-9), "with p = 1e-09 a round has about 1e.09 local steps; give a p of at least 1e-05"),
         (fedloom.L2GD(p=0.0), "p = 0.0 cannot be"),
         (fedloom.L2GD(p=1.0), "p = 1.0 cannot be"),
         (fedloom.L2GD(lambda_=0.0), "p\\* = 0; give a p"),

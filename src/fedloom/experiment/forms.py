@@ -104,6 +104,8 @@ def _unusable(value: Any) -> str:
         return "should be a whole number that 64 bits can hold"
     if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
         return "should be a text in UTF-8"
+    if isinstance(value, str) and "\0" in value:
+        return "should be a text without null characters"
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     return next((why for part in parts if (why := _unusable(part))), "")
 

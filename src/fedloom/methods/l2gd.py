@@ -24,6 +24,8 @@ from fedloom.methods.register import register
 from fedloom.search import Search
 from fedloom.types import Count, Memory, Message, NonNegative, Positive, State, Vector
 
+_LEAST_P = 1e-5
+
 
 @register("l2gd", family="personalisation", paper="Hanzely and Richtárik, 2020", declaration=".coupled:L2GD")
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ class L2GD(ServerMethod):
                 "l2gd: with lambda_ = 0 clients have nothing to tell each other, so that p* = 0; give a p between 0 "
                 "and 1, a lambda_ above 0, or take the method local"
             )
+        if self.p is not None:
+            self._refuse_endless(self.p, ConfigError)
         if self.p is not None and self.lr is not None:
             self._refuse_beyond(self.p, self.lr, ConfigError)
 
@@ -121,7 +125,9 @@ class L2GD(ServerMethod):
             new["iterations"] = state["iterations"] + sum(runs(ctx.draw, self.steps_at(state)[0]))
         if self._measures:
             new["L"] = torch.maximum(state["L"], replies.each("L").max())
-            self._refuse_beyond(*self.steps_at(new), RunError)
+            p, alpha = self.steps_at(new)
+            self._refuse_endless(p, RunError)
+            self._refuse_beyond(p, alpha, RunError)
         return new
 
     def personal(self, client: Client, state: State, memory: Memory) -> Vector:
@@ -138,6 +144,14 @@ class L2GD(ServerMethod):
         L = float(known["L"]) if self._measures else 0.0
         p = self.lambda_ / (L + self.lambda_) if self.p is None else self.p
         return p, 1 / (2 * max(L / (1 - p), self.lambda_ / p)) if self.lr is None else self.lr
+
+    def _refuse_endless(self, p: float, kind: type[ConfigError | RunError]) -> None:
+        """Refuses rounds whose local steps nobody would wait for."""
+        if p < _LEAST_P:
+            raise kind(
+                f"l2gd: with p = {p:.3g} a round has about {1 / p:.3g} local steps; give a p of at least {_LEAST_P:g}, "
+                "or, where p follows from it, a larger lambda_"
+            )
 
     def _refuse_beyond(self, p: float, alpha: float, kind: type[ConfigError | RunError]) -> None:
         """Refuses steps that go beyond the mean."""
