@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import resource
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+
+from benchmarks.apart import measured, say
 
 NAME = "FLEET"
 NODES, PARAMETERS = 200, 10_003_135
@@ -40,9 +39,7 @@ executor = "serial"
 
 def race() -> dict[str, Any]:
     """One round in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, check=True)
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return figures
+    return measured(__name__)
 
 
 def sentence(figures: dict[str, Any]) -> str:
@@ -93,11 +90,10 @@ def main() -> None:
         "nodes": NODES,
         "parameters": PARAMETERS,
         "reply_gb": run.history[1]["bytes_up"] / 1e9,
-        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         "most_mb": MOST_MB,
         "seconds": round(perf_counter() - started, 1),
     }
-    print(json.dumps(figures))
+    say(figures)
 
 
 if __name__ == "__main__":

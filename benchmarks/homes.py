@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import resource
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+
+from benchmarks.apart import measured, say
 
 NAME = "HOMES"
 CLIENTS, ASKED, ROWS, FEATURES, HIDDEN, CLASSES = 100_000, 2_000, 2, 20, 1000, 10
@@ -19,9 +17,7 @@ MOST_MB = 2048
 
 def race() -> dict[str, Any]:
     """Rounds until every client was asked once, in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, check=True)
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return figures
+    return measured(__name__)
 
 
 def sentence(figures: dict[str, Any]) -> str:
@@ -62,11 +58,10 @@ def main() -> None:
     figures = {
         "clients": CLIENTS,
         "personal_gb": kept / 1e9,
-        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         "most_mb": MOST_MB,
         "seconds": round(perf_counter() - started, 1),
     }
-    print(json.dumps(figures))
+    say(figures)
 
 
 if __name__ == "__main__":
