@@ -20,6 +20,7 @@ from fedloom.execution import Processes
 from fedloom.execution.kept import Kept
 from fedloom.experiment import Experiment
 from fedloom.storage.belonging import misfits
+from fedloom.tuning import contenders
 from fedloom.tuning.again import from_plan
 from fedloom.tuning.contenders import Contender, Stopwatch
 from fedloom.tuning.walk import Moment
@@ -50,6 +51,28 @@ def test_what_is_found_is_never_worse_than_the_defaults_on_the_validation_rows(w
     assert len(whole.trials) == 20
     rungs = [line["rounds"] for line in whole.trials if line["label"] == "fedavg"]
     assert (rungs[0], sorted(rungs[1:])) == (9, [1] * 6 + [3] * 2 + [9])
+
+
+class SlowAtFirst:
+    """A clock by which the first round takes a minute and all others a moment."""
+
+    def __init__(self) -> None:
+        self.looks, self.now = 0, 0.0
+
+    def perf_counter(self) -> float:
+        self.looks += 1
+        self.now += 60.0 if self.looks == 2 else 1e-3
+        return self.now
+
+
+def test_a_first_round_that_takes_long_is_not_taken_for_the_pace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contenders, "time", SlowAtFirst())
+    done = small(tmp_path / "tuned", ["fedavg"], trials=None, budget="20s", sampler="grid", space={"method.lr": [0.1]})
+    plan = json.loads((tmp_path / "tuned" / "plan.json").read_text())
+    assert plan["methods"][0]["pace"]["round"] < 0.1
+    assert done.table[0]["rounds"] == 9
 
 
 def test_a_promoted_trial_is_the_run_that_was_never_stopped_in_the_same_bits(

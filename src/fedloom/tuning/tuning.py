@@ -270,8 +270,12 @@ class Tuning:
         watch = self.stopwatch
         try:
             course, start, first = self._begun(one)
-            if first > limit or one.rounds == 1:
+            if one.rounds == 1:
                 return self._worked(one, Pace(first, start))
+            if first > limit:  # it may be so only the first time
+                before = watch.seconds
+                course.to(2)
+                return self._worked(one, Pace(min(first, watch.seconds - before), start))
             start = min(self._begun(one)[1] for _ in range(3))  # what is done for the first time takes longer
             rounds, before = 1, watch.seconds
             while watch.seconds - before < limit and rounds < one.rounds and course.stopped == "rounds":
