@@ -130,9 +130,7 @@ class Node:
         recalled = replace(work, memory=_recalled(work.memory, keeper), wire=True, drop=False)
         found = worker.turn(shared, recalled)
         if work.memory is not None and bool(found.finite.all()):
-            inbox = {**shared, **work.own}
-            after = worker.settle(work.clients, work.turn, work.round, None, found, inbox)
-            kept = {key: value[0].clone() for key, value in after.items()}
+            kept = {key: value[0].clone() for key, value in found.memory.items()}
             turns = (_accepted(work.memory), _saved(work.memory))
             keeper.offer(turns, work.turn, kept)
         return {"wire": found.wire, "evaluations": found.evaluations, "figures": found.figures}

@@ -335,20 +335,10 @@ class Engine(ABC):
         return Outcome(up, seconds, fates, kept, memory, call.part(stack[kept]))
 
     def _settled(self, call: Call, stack: Ints, kept: Ints, result: Trained) -> Memory:
-        """What those remember whose replies were accepted; who remembers elsewhere has settled there."""
+        """What those remember whose replies were accepted; who remembers elsewhere does so there."""
         if self.executor.remembers:
             return {"turn": torch.full((len(kept),), call.turn)}
-        who, places = call.clients[stack[kept]], torch.from_numpy(stack[kept])
-        inbox = {**call.received, **{key: value[places] for key, value in call.own.items()}}
-        accepted = result
-        if len(kept) < len(stack):
-            accepted = replace(
-                result,
-                sent={key: value[kept] for key, value in result.sent.items()},
-                memory={key: value[kept] for key, value in result.memory.items()},
-            )
-        fetched = self._round(call, stack)
-        return self.worker.settle(who, call.turn, fetched, call.part(stack[kept]), accepted, inbox)
+        return result.memory if len(kept) == len(stack) else {key: value[kept] for key, value in result.memory.items()}
 
     def keep(self, clients: Ints, memory: Memory, window: Window | None = None) -> None:
         """The clients' memory from now on, made when they held the rows of a window."""

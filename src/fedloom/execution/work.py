@@ -219,7 +219,7 @@ class Tested(HandedOver):
 
 @dataclass(frozen=True, eq=False)
 class Trained(Result):
-    """Replies of a stack as the server decoded them, provisional memory, and what they cost."""
+    """Replies of a stack as the server decoded them, what clients remember if it accepts them, and what they cost."""
 
     sent: Message
     memory: Memory

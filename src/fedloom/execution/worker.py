@@ -15,7 +15,6 @@ from fedloom.federation.client import Client
 from fedloom.federation.metric import together
 from fedloom.federation.metrics import Metric, Predictions, fidelity, loss_metric, metrics_of
 from fedloom.federation.problem import Problem
-from fedloom.federation.ragged import Ints, Window
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import WEIGHT, weighted
 from fedloom.methods.method import Method, ServerMethod, Wish
@@ -41,7 +40,7 @@ class Worker:
         return self.method.remembers or self.channel.remembers
 
     def turn(self, shared: Message, work: Turn) -> Trained:
-        """The clients of a stack do their part of a round; the memory that they return is provisional.
+        """The clients of a stack do their part of a round; what they remember after it holds if the reply is accepted.
 
         When a stack fails its clients are tried one by one, to know whose fault it was: the first is named in the
         error, or, if the run is to go on, those who fail are marked and the others' replies taken.
@@ -84,6 +83,8 @@ class Worker:
         sent = self._send(client, reply, work.memory)
         arrived, memory = self.channel.receive(sent.wire), {**memory, **sent.memory}
         finite = torch.ones(len(work.clients), dtype=torch.bool) & arrived.finite & finite_rows(memory)
+        if work.memory is not None:
+            memory = self._settled(client, memory, arrived.reply, received, finite)
         wire = sent.wire if work.wire else None
         return Trained(
             arrived.reply, memory, arrived.bytes, client.evaluations, finite, sent.figures, tested, wire=wire
@@ -100,21 +101,21 @@ class Worker:
             kept = Memories(memory.known, parted(memory.columns)[1]).with_new(made)
         return self.channel.send(reply, weight, kept, client.clients, client.draw, reduce)
 
-    def settle(
-        self, clients: Ints, turn: int, round: int, window: Window | None, result: Trained, inbox: Message
-    ) -> Memory:
-        """What clients remember once their replies were accepted, in a simulation as on a real device."""
-        client = self.problem.client(clients, Draw(self.seed, turn), round=round, window=window)
-        own, kept = parted(result.memory)
+    def _settled(self, client: Client, memory: Memory, sent: Message, inbox: Message, finite: Tensor) -> Memory:
+        """What clients remember once their replies are accepted, known as soon as these are decoded: so the server has
+        no part in it. A reply that is not finite never is."""
+        own, kept = parted(memory)
         if not self.method.remembers:
             return kept
-        sent = result.sent
         if WEIGHT in sent:
             weight = sent[WEIGHT]
             sent = {key: value for key, value in sent.items() if key != WEIGHT}
             if isinstance(self.method, ServerMethod) and self.method.reduce == "sum":
                 sent = weighted(sent, weight, undo=True)
-        return {**self.method.settle(client, own, sent, inbox), **kept}
+        after = self.problem.client(client.clients, client.draw, round=client.round, window=client.window)
+        if not bool(finite.all()):
+            own, sent = ({key: value.nan_to_num(0.0, 0.0, 0.0) for key, value in part.items()} for part in (own, sent))
+        return {**self.method.settle(after, own, sent, inbox), **kept}
 
     def _test_first(self, client: Client, test: Test, memory: Memory) -> Tested:
         """What the model that a client would use says of the rows that came since it trained last; and their labels.
