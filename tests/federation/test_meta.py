@@ -165,6 +165,16 @@ def test_an_empty_support_set_leaves_the_model_as_it_is() -> None:
         assert not slope[4].any()
 
 
+def test_a_stack_in_which_nobody_has_a_support_takes_its_steps_on_the_query_alone() -> None:
+    problem = make_problem("mlp", dtype=F64)
+    client, theta = problem.client(np.array([4])), somewhere(problem, 5)[4:]
+    found, steps = client.meta_sgd(theta, 0.1, 0.3, 2, Meta(batch=2))
+    for _ in range(2):
+        theta = theta - 0.1 * problem.client(np.array([4])).grad(theta, "query")
+    torch.testing.assert_close(found, theta, rtol=1e-10, atol=1e-12)
+    assert steps.tolist() == [[2.0]]
+
+
 def test_gradients_are_counted_for_what_they_cost() -> None:
     problem = posed("mlp", {})
     theta = somewhere(problem, 5)

@@ -218,7 +218,8 @@ class Client:
         span = self.span(split)
         count = steps_of(span.sizes, batch, epochs, steps)
         plan = Plan.of(span, self.clients, self.draw, batch, count, purpose, self._augment(split))
-        return [self._spread(step, plan, number) for number, step in enumerate(plan, 1)]
+        found = [self._spread(step, plan, number) for number, step in enumerate(plan, 1)]
+        return found or [self.rows(split)] * (steps or 0)  # where nobody has rows no step has any
 
     def adapt(
         self, theta: Vector, alpha: float | Vector, split: str = "support", steps: int = 1, batch: int | None = None
