@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -327,6 +328,17 @@ def test_python_may_give_each_task_a_method_of_its_own() -> None:
     run = fedloom.train_tasks(tasks)
     assert run.matrix is not None
     assert run.summary["rounds"] == 3
+
+
+def test_the_matrix_is_of_a_metric_that_every_task_has() -> None:
+    even = fedloom.federate("breast-cancer", clients=3)
+    rare = replace(even, y=(torch.arange(len(even.y))[:, None] % 20 == 0).to(even.y.dtype))
+    model = fedloom.build_model("linear", even)
+    tasks = [fedloom.Problem(part, model) for part in (rare, even)]  # rare labels are told by the order of the rows too
+    run = fedloom.train_tasks(tasks, FedAvg(lr=0.1), rounds=1)
+    assert run.matrix is not None
+    assert next(iter(fedloom.train(tasks[0], FedAvg(lr=0.1), rounds=1).summary["metrics"])) == "roc-auc"
+    assert run.matrix.metric == "accuracy"
 
 
 def test_python_is_told_what_cannot_be() -> None:

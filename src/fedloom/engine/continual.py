@@ -314,11 +314,13 @@ class _Sequence:
                     yield {**later, "task": number}
 
     def matrix(self) -> TaskMatrix:
-        """The first evaluation's first metric on each task after each."""
+        """The first evaluation's first metric that all tasks have (their labels decide which these are by default), on
+        each task after each."""
         evaluation = self.tasks[0].setting.evaluations[0].name
-        names = self.scores[0][0][evaluation]
+        told = [[scores[evaluation] for scores in row] for row in self.scores]
+        names = [name for name in told[0][0] if all(name in values for row in told for values in row)]
         metric = next((name for name in names if name != "loss"), "loss")
-        fresh, *rows = (tuple(_value(metric, scores[evaluation][metric]) for scores in row) for row in self.scores)
+        fresh, *rows = (tuple(_value(metric, values[metric]) for values in row) for row in told)
         return TaskMatrix(tuple(task.name for task in self.tasks), tuple(rows), fresh, metric, higher_is_better(metric))
 
     def _write(self) -> None:
