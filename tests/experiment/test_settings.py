@@ -139,3 +139,10 @@ def test_a_long_list_over_many_lines_is_read_once(tmp_path: Path) -> None:
 def test_values_that_no_run_can_have_are_refused_by_their_names(change: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Experiment.load(None, change).check()
+
+
+def test_a_list_that_is_too_deep_is_refused_from_python_too() -> None:
+    deep: list[object] = []
+    deep.append(deep)
+    with pytest.raises(ConfigError, match=r"rounds = .*deeply"):
+        Experiment(Settings.read(None, {"rounds": deep}))

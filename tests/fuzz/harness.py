@@ -6,6 +6,7 @@ few cases, always the same; `make fuzz` takes FUZZ_COUNT and FUZZ_SEED from the 
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import threading
@@ -137,11 +138,11 @@ def altered(value: Any, random: Random) -> None:
     if kind == 0:
         del table[last]
     elif kind == 1 and isinstance(table, dict):
-        table[random.choice(["", "x", "round", "ü", "name", "0"])] = random.choice(STRANGE)
+        table[random.choice(["", "x", "round", "ü", "name", "0"])] = copy.deepcopy(random.choice(STRANGE))
     elif kind == 2 and isinstance(table[last], int | float) and not isinstance(table[last], bool):
         table[last] = random.choice([table[last] + 1, -table[last], table[last] * 1e30, str(table[last])])
     else:
-        table[last] = random.choice(STRANGE)
+        table[last] = copy.deepcopy(random.choice(STRANGE))
 
 
 class Hangs(BaseException):

@@ -68,7 +68,7 @@ def settings_of(random: Random) -> dict[str, Any]:
         if fields:
             key = random.choice([*fields, *[key for key in fields if key in section] * 2])
             usual = section.get(key, getattr(fields[key], "default", fields[key]))
-            section[key] = random.choice(alike(usual) if random.random() < 0.6 else STRANGE)
+            section[key] = copy.deepcopy(random.choice(alike(usual) if random.random() < 0.6 else STRANGE))
     return values
 
 

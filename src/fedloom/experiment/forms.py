@@ -23,6 +23,7 @@ from fedloom.experiment.words import admits_none, choices, hint, is_list, neares
 
 NONE = "none"
 """How a file says None, which TOML lacks."""
+_DEEPEST = 50  # no setting has more than three; far more are a stack overflow for whoever walks through them
 _STRICT = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True, allow_inf_nan=False)
 
 
@@ -98,8 +99,10 @@ class Form:
         return create_model("Settings", __config__=config, **fields)
 
 
-def _unusable(value: Any) -> str:
+def _unusable(value: Any, depth: int = 0) -> str:
     """Why no setting can have a value, or have it in a list; nothing where that is not so."""
+    if depth > _DEEPEST:
+        return "should not have lists or tables in one another that deeply"
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return "should be a whole number that 64 bits can hold"
     if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
@@ -107,7 +110,7 @@ def _unusable(value: Any) -> str:
     if isinstance(value, str) and "\0" in value:
         return "should be a text without null characters"
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return next((why for part in parts if (why := _unusable(part))), "")
+    return next((why for part in parts if (why := _unusable(part, depth + 1))), "")
 
 
 def spoken(values: Mapping[str, Any], form: Form) -> dict[str, Any]:

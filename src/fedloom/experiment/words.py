@@ -21,6 +21,7 @@ _WORDS: dict[Any, str] = {
     Any: "any value",
 }
 _MANY = {"a whole number": "whole numbers", "a number": "numbers", "a text": "texts"}
+_DEEPEST = 5  # lists in lists that are still shown
 _BOUNDS = {Gt: ("gt", "above"), Ge: ("ge", "of at least"), Lt: ("lt", "below"), Le: ("le", "of at most")}
 
 
@@ -71,16 +72,18 @@ def _parts(annotation: Any) -> list[Any]:
     return [inner for part in parts for inner in _parts(part)] if origin in (Union, types.UnionType) else [annotation]
 
 
-def value_text(value: object) -> str:
+def value_text(value: object, depth: int = 0) -> str:
     """A value as a user would write it in TOML, not longer than a line."""
     if isinstance(value, bool):
         return str(value).lower()
+    if depth > _DEEPEST:
+        return "…"
     if isinstance(value, str):
         text = f'"{value}"'
     elif isinstance(value, list | tuple):
-        text = f"[{', '.join(map(value_text, value))}]"
+        text = f"[{', '.join(value_text(item, depth + 1) for item in value)}]"
     elif isinstance(value, dict):
-        text = "{" + ", ".join(f"{key} = {value_text(item)}" for key, item in value.items()) + "}"
+        text = "{" + ", ".join(f"{key} = {value_text(item, depth + 1)}" for key, item in value.items()) + "}"
     else:
         text = hex(value) if isinstance(value, int) and value.bit_length() > 1000 else str(value)
     return text if len(text) <= 60 else text[:57] + "…"
