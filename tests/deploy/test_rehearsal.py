@@ -207,7 +207,7 @@ def app_of(folder: Path, method: str, **terms: Any) -> tuple[Path, Path]:
 def done(federation: Federation, run: int, out: Path) -> dict[str, Any]:
     """The summary of a run, once it has well ended."""
     until(lambda: federation.outcome(run) is not None, federation.processes["superlink"])
-    assert federation.outcome(run) == ""
+    assert federation.outcome(run) == "", f"{federation.outcome(run)}\n{federation.log('superlink')[-4000:]}"
     summary = opened(json.loads((out / "summary.json").read_text()))
     return summary
 
