@@ -84,7 +84,8 @@ class Worker:
         arrived, memory = self.channel.receive(sent.wire), {**memory, **sent.memory}
         finite = torch.ones(len(work.clients), dtype=torch.bool) & arrived.finite & finite_rows(memory)
         if work.memory is not None:
-            memory = self._settled(client, memory, arrived.reply, received, finite)
+            decoded = self._unweighted(arrived.reply) if self.channel.transforms else reply
+            memory = self._settled(client, memory, decoded, received, finite)
         wire = sent.wire if work.wire else None
         return Trained(
             arrived.reply, memory, arrived.bytes, client.evaluations, finite, sent.figures, tested, wire=wire
@@ -107,15 +108,18 @@ class Worker:
         own, kept = parted(memory)
         if not self.method.remembers:
             return kept
-        if WEIGHT in sent:
-            weight = sent[WEIGHT]
-            sent = {key: value for key, value in sent.items() if key != WEIGHT}
-            if isinstance(self.method, ServerMethod) and self.method.reduce == "sum":
-                sent = weighted(sent, weight, undo=True)
         after = self.problem.client(client.clients, client.draw, round=client.round, window=client.window)
         if not bool(finite.all()):
             own, sent = ({key: value.nan_to_num(0.0, 0.0, 0.0) for key, value in part.items()} for part in (own, sent))
         return {**self.method.settle(after, own, sent, inbox), **kept}
+
+    def _unweighted(self, sent: Message) -> Message:
+        """Replies as the server decoded them, without their clients' weights."""
+        if WEIGHT not in sent:
+            return sent
+        bare = {key: value for key, value in sent.items() if key != WEIGHT}
+        summed = isinstance(self.method, ServerMethod) and self.method.reduce == "sum"
+        return weighted(bare, sent[WEIGHT], undo=True) if summed else bare
 
     def _test_first(self, client: Client, test: Test, memory: Memory) -> Tested:
         """What the model that a client would use says of the rows that came since it trained last; and their labels.
