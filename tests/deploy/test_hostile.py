@@ -226,6 +226,41 @@ def test_the_run_is_that_of_the_honest_nodes_whatever_two_of_six_say_of_themselv
     assert run.summary["spread"] == honest.summary["spread"]
 
 
+@pytest.mark.parametrize("spoil", [WAYS["turn, 1e8"][0], lost], ids=["wrong replies", "none"])
+def test_an_honest_node_has_its_name_back_once_the_other_of_that_name_has_failed(
+    six: tuple[Path, Run], tmp_path: Path, spoil: Spoil, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, honest = six
+    grid = fleet(folder, 6, n4=spoil)
+    thief = grid.nodes.pop(104)
+    thief.says = rewritten(
+        lambda tree: (tree["card"].update(name="0", client=0), tree["card"]["sizes"].update(train=7))
+    )
+    grid.nodes = {5: thief, **{number: grid.nodes[number] for number in range(100, 104)}}  # and is looked at first
+    run = deployed(folder, grid, str(tmp_path / "run"), nodes=4, minimum=4, deadline=0.2)
+    assert "node 100 cannot take part: two nodes call themselves '0'; every client needs a name of its own" in [
+        *caplog.messages
+    ]
+    assert "client 0 (0) is on node 100 now: that of the same name, 5, has failed before it had any reply taken" in [
+        *caplog.messages
+    ]
+    assert run.summary["theta_sha256"] == honest.summary["theta_sha256"]
+    assert run.summary["metrics"] == honest.summary["metrics"]
+
+
+def test_a_client_whose_replies_were_taken_keeps_its_name(six: tuple[Path, Run], tmp_path: Path) -> None:
+    folder, _ = six
+    fails = spoilt(lambda message, number: NAN_TURN(message, number) if number > 2 else message, lambda reply, _: reply)
+    grid = fleet(folder, 6, n0=fails)
+    thief = grid.nodes.pop(104)
+    thief.says = card(name="0")
+    grid.nodes = {**{number: grid.nodes[number] for number in range(100, 104)}, 105: thief}
+    run = deployed(folder, grid, str(tmp_path / "run"), nodes=4)
+    assert thief.answered == 0
+    told = [text for row in run.history for text in row.get("failures", [])]
+    assert [text.split(":")[0] for text in told] == ["client 0 failed in round 2"]
+
+
 class Clock:
     """Time that passes only where somebody would sleep."""
 

@@ -80,8 +80,9 @@ class Fleet(Remote):
 
     def federation(self, data: FederatedData) -> FederatedData:
         self.roster.look()
-        if len(self.roster.cards) == data.clients:
+        if len(self.roster.cards) == data.clients and not self.roster.replaced:
             return data
+        self.roster.replaced = False
         self.roster.save()
         return self.roster.data()
 
@@ -226,6 +227,7 @@ class Fleet(Remote):
         """A client's reply did not come in time."""
         client = int(part.clients[0])
         self.standing.missed(client)
+        self._doubt(client)
         self._late[number] = client
 
     def _hear_of_the_late(self) -> None:
@@ -285,9 +287,15 @@ class Fleet(Remote):
                 self.standing.failed(client)
             else:  # it is Flower that says so: the node is gone
                 self.standing.missed(client)
+            self._doubt(client)
             raise
         self.standing.replied(client)
         return found
+
+    def _doubt(self, client: int) -> None:
+        """A client has failed: unless replies of it were taken before, it may be another's name that its node has."""
+        if client not in self.standing.trusted:
+            self.roster.give_way(client)
 
     def _valid(self, part: Work, tree: Tree) -> Any:
         """The reply to a work, all of it checked."""

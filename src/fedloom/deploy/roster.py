@@ -54,7 +54,11 @@ class Roster:
         self._new: dict[int, Card] = {}
         self._surveys: dict[int, Told] = {}
         """What nodes say of their columns before it is agreed how these are read."""
+        self._doubles: dict[str, dict[int, Card]] = {}
+        """Nodes that call themselves what others do, by that name."""
         self._data: FederatedData | None = None
+        self.replaced = False
+        """Whether a client is described otherwise than it was."""
 
     def restore(self) -> None:
         """Go on with the numbers of a run that was begun."""
@@ -174,7 +178,7 @@ class Roster:
         They must be like the clients that are known, and, where there are none yet, like most: one node that says
         nonsense of itself, or a name that others have, must not keep these out.
         """
-        new = sorted(self._new.items())
+        new = sorted(self._new.items(), key=_place)
         forms = Counter(card.form for _, card in new)
         known = self.cards[:1] or [card for _, card in new if forms[card.form] == max(forms.values())]
         taken, unfit = {self.cards[client].name for client in self.here()}, dict[int, str]()
@@ -205,23 +209,43 @@ class Roster:
 
     def _refuse_unfit(self) -> None:
         for node, why in self._unfit().items():
-            del self._new[node]
+            card = self._new.pop(node)
+            if why == _TWICE.format(card.name):
+                self._doubles.setdefault(card.name, {})[node] = card
             self._refuse(node, clean(why))
+
+    def give_way(self, client: int) -> None:
+        """The client's node, which has failed, makes way for another that calls itself the same, if there is one.
+
+        Of two nodes of one name nobody can tell whose it is; but one that failed before any reply of it was taken has
+        shown nothing for it.
+        """
+        card, online = self.cards[client], self.link.nodes()
+        doubles = self._doubles.get(card.name, {})
+        node = next((double for double in doubles if double in online), None)
+        if node is None:
+            return
+        before = self.nodes[client]
+        self.cards[client], doubles[before] = doubles.pop(node), card
+        self.nodes[client], self.strangers[before] = node, self.strangers.pop(node)
+        self._data, self.replaced = None, True
+        log.warning(
+            "client %s (%s) is on node %s now: that of the same name, %s, has failed before it had any reply taken",
+            client,
+            card.name,
+            node,
+            before,
+        )
 
     def _refuse(self, node: int, why: str) -> None:
         self.strangers[node] = f"node {node}: {why}"
         log.warning("node %s cannot take part: %s", node, why)
 
     def _number(self) -> None:
-        """Every new client gets the number of its name, or the next one: in a rehearsal by its own, else by name."""
-
-        def place(pair: tuple[int, Card]) -> tuple[float, str]:
-            card = pair[1]
-            return (math.inf if card.client is None else card.client, card.name)
-
+        """Every new client gets the number of its name, or the next one."""
         self._refuse_unfit()
         names = [card.name for card in self.cards]
-        for node, card in sorted(self._new.items(), key=place):
+        for node, card in sorted(self._new.items(), key=_place):
             if card.name not in names:
                 names.append(card.name)
                 self.cards.append(card)
@@ -229,6 +253,12 @@ class Roster:
             self.nodes[client] = node
             log.info("client %s (%s) is on node %s", client, card.name, node)
         self._new = {}
+
+
+def _place(pair: tuple[int, Card]) -> tuple[float, str, int]:
+    """The order of nodes: in a rehearsal by the number that each was started with, else by name."""
+    node, card = pair
+    return (math.inf if card.client is None else card.client, card.name, node)
 
 
 def agreed_in(folder: Path) -> tuple[str, ...]:

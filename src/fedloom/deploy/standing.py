@@ -13,11 +13,14 @@ class Standing:
         self.strikes, self.pause = strikes, pause
         self.silent: set[int] = set()
         """Who missed the last deadline and was not heard of since."""
+        self.trusted: set[int] = set()
+        """Whose replies were taken, once or more."""
         self._failures: dict[int, int] = {}
         self._until: dict[int, float] = {}
 
     def replied(self, client: int) -> None:
         """Its reply was taken: all is forgotten."""
+        self.trusted.add(client)
         self.silent.discard(client)
         self._failures.pop(client, None)
         self._until.pop(client, None)
