@@ -41,7 +41,7 @@ from fedloom.search import Search
 from fedloom.types import Count, Memory, Message, NonNegative, Positive, State, Vector
 
 _ROUNDING = 1e-12  # of a subproblem's value
-_SETTLED = 1e-6  # of the subproblem of a newcomer that much may be left
+_SETTLED = 1e-12  # of the subproblem of a newcomer that much may be left
 _ALTERNATIONS = 10  # between the model of a newcomer and its relation to the others
 
 
@@ -65,7 +65,7 @@ class MOCHA(ServerMethod):
     evaluates: ClassVar[Literal["global", "personal"]] = "personal"
     stand_in = MEAN_OF_MODELS
     instead = "the mean of the clients' models; adapting one to their rows finds how they are related to the others"
-    starts_without = "all of it: it begins with dual numbers of zero, and so with models of zero"
+    starts_without = "an initial model: the models follow from the dual variables, which begin at zero; leave it out"
     default_rounds = 100
     default_dtype = "float64"
     per_row = ("alpha", "sum")
@@ -102,9 +102,9 @@ class MOCHA(ServerMethod):
     """H₀: the models are those of the mean of all α after so many server steps (Theorem 2); none: of the last α."""
     measure_theta: bool = False
     """Tell in the history how much of their subproblems the clients left: θ_t^h, at the cost of solving them."""
-    stop: NonNegative = 0.0
-    """Stop when the gap is at most this share of the primal objective, and the last update of Ω changed m̄ by at most
-    this share; 0: do all rounds."""
+    stop: NonNegative = 1e-6
+    """Stop when the gap is at most this share of the primal objective, whenever the run is evaluated, and the last
+    update of Ω changed m̄ by at most this share; 0: do all rounds."""
     floor: Annotated[float, Interval(gt=0, le=1)] = 1e-3
     """For probabilistic: the smallest eigenvalue of Σ as a share of their mean."""
     clusters: Count = 2
@@ -122,6 +122,11 @@ class MOCHA(ServerMethod):
             check_dual(problem, "mocha", loss)
         if own and max(own) >= clients:
             raise ConfigError(f"mocha: losses has client {max(own)}, but clients are numbered 0 to {clients - 1}")
+        if self.steps is not None and self.accuracy is not None:
+            raise ConfigError(
+                f"mocha: steps = {self.steps} and accuracy = {self.accuracy} say two things of how long a client "
+                "works; leave one out"
+            )
         relation, tasks = self._relation, len(problem.data.with_role(SOURCE))
         if self.relation == "graph" and not self.graph:
             raise ConfigError("mocha: relation = 'graph' needs the edges: graph = '0-1,1-2:0.5', or a file")
@@ -174,7 +179,7 @@ class MOCHA(ServerMethod):
         if self.average_after is not None:
             state |= {"total": v.double(), "mean": v, "step": torch.tensor(0)}
         if self.measure_theta:
-            state["theta"] = torch.ones(3, dtype=torch.float64)
+            state["left"] = torch.ones(3, dtype=torch.float64)
         omega = self._relation.start(len(ctx.sources))
         return self._models({**state, **self._tied(omega, self._strengths.mbar(omega), ctx)}, 0)
 
@@ -240,7 +245,7 @@ class MOCHA(ServerMethod):
         reply = {"dv": client.combined(new, c, losses) - memory["v"]}  # X_tΔα_t
         if self.measure_theta:
             zero, now, least = client.subproblem(alpha, found, w, kappa, c, loss=losses)
-            reply["theta"] = _left(now - least, zero - least, _ROUNDING * (zero.abs() + least.abs()))
+            reply["left"] = _left(now - least, zero - least, _ROUNDING * (zero.abs() + least.abs()))
         return reply, {**memory, "alpha": new, **self._summed(received, memory)}
 
     def _summed(self, received: Message, memory: Memory) -> Memory:
@@ -277,8 +282,8 @@ class MOCHA(ServerMethod):
         if self.average_after is not None and steps > self.average_after:
             new["total"] = state["total"] + v
         if self.measure_theta:
-            theta = replies.each("theta").double()
-            new["theta"] = torch.stack([theta.min(), theta.mean(), theta.max()])
+            theta = replies.each("left").double()
+            new["left"] = torch.stack([theta.min(), theta.mean(), theta.max()])
         if self.inner and steps % self.inner == 0:
             new |= self._learned(new, ctx)
         return self._models(new, steps)
@@ -311,20 +316,29 @@ class MOCHA(ServerMethod):
             w, steps = received["mean"], received["step"] - self.average_after
             total = self._summed({**received, "step": received["step"]}, memory)["sum"]
             alpha = torch.where((steps > 0).unsqueeze(-1), total / steps.clamp(min=1).unsqueeze(-1), alpha)
-        return {"loss": client.primal(w, c, losses), "conjugate": client.conjugate(alpha, c, losses)}
+        found = {
+            "loss": client.primal(w, c, losses),
+            "conjugate": client.conjugate(alpha, c, losses),
+            "clients": torch.ones_like(client.n),
+            "compiled": client.compiled,
+        }
+        return {key: value.squeeze(-1) if client.stacked else value for key, value in found.items()}
 
     def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
-        """Primal and dual objective for the Ω that there is now, and the gap between both."""
+        """P(W) and D(α) for the Ω that there is now, their gap, and the share of clients whose loop is compiled."""
+        if not sums:
+            return {}
         w, v = state["w"].double(), state["v"].double()
         if self.average_after is not None and int(state["step"]) > self.average_after:
             w, v = state["mean"].double(), state["total"] / (int(state["step"]) - self.average_after)
         primal = sums["loss"] + self._strengths.value(w, state["omega"])
         dual = -sums["conjugate"] - conjugate(v, state["mbar"])
         found = {"primal": float(primal), "dual": float(dual), "gap": float(primal - dual)}
+        found["compiled"] = float(sums["compiled"] / sums["clients"])
         if self._relation.learns and self.inner:
             found["omega_moved"] = float(state["moved"])
         if self.measure_theta:
-            found |= dict(zip(("theta_min", "theta_mean", "theta_max"), state["theta"].tolist(), strict=True))
+            found |= dict(zip(("theta_min", "theta_mean", "theta_max"), state["left"].tolist(), strict=True))
         return found
 
     def done(self, state: State, figures: Mapping[str, float]) -> bool:
