@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedloom.conformance.answers import Exactly, Invariant, Limit, Same
 from fedloom.conformance.claims import IDEAL, Claim, Declaration, Finding, Hardship, Subject
-from fedloom.conformance.declarations.common import F64, WHO_ANSWERS, unequal_quadratics
-from fedloom.conformance.declarations.courses import Also, Costs, Course, Defaults, Ledger, one_by_one
+from fedloom.conformance.declarations.common import F64, WHO_ANSWERS, slopes, unequal_quadratics
+from fedloom.conformance.declarations.courses import ROUNDS, Also, Costs, Course, Defaults, Ledger, Reported, one_by_one
 from fedloom.conformance.drive import Walk, apart, has_converged, memory_of
 from fedloom.conformance.problems import Known, classification, logistic, rows_in_order
 from fedloom.federation.networks import build_model
@@ -389,6 +389,24 @@ class Accurate(Claim):
         return Finding(0 <= found <= m.accuracy, found, f"at most {found:.3g} is left, {m.accuracy:g} is asked for")
 
 
+@dataclass(frozen=True, eq=False)
+class Draws(Claim):
+    """With rows along the axes a gradient tells which were in the mini-batch."""
+
+    name: str
+
+    def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
+        known, drawn = one_by_one(), []
+        with subject.walking(known.problem, subject.tuned({"batch": 4, "lam": 1.0, "beta": 1.0})) as walk:
+            for t in range(6):
+                before = walk.theta()
+                walk.step()
+                slope = (before - walk.theta()) * (t + 1) - before
+                drawn.append(tuple(torch.nonzero(slope.abs() > 1e-9).flatten().tolist()))
+        sizes = {len(rows) for rows in drawn}
+        return Finding(sizes == {4} and len(set(drawn)) > 3, float(len(set(drawn))), f"mini-batches of {sizes} rows")
+
+
 def all_rows(known: Known, method: Any) -> int:
     """The coordinate steps of a round: a pass over each client's rows for each epoch."""
     return int(method.epochs * known.sizes.sum())
@@ -532,4 +550,43 @@ MINI_BATCH_SDCA = Declaration(
     equivalent=_SAME,
     table=table,
     images=None,
+)
+
+
+def pegasos(known: Known, method: Any, at: Ledger, heard: list[int]) -> None:
+    """w − β/(λt)·(λw + ∇f(w)), f being the mean loss of the rows of those who are heard."""
+    some, w = known.only(torch.tensor(heard)), at.state["x"]
+    slope = some.weights() @ slopes(some, w)
+    at.state = {"x": w - method.beta / (method.lam * (at.turns + 1)) * (method.lam * w + slope)}
+
+
+def first_model(known: Known, method: Any, theta: Tensor) -> Ledger:
+    """Before the first round."""
+    return Ledger({"x": theta})
+
+
+def objective(known: Known, method: Any, w: Tensor) -> dict[str, float]:
+    """P(w)."""
+    x, y, _ = rows_of(known)
+    rest = x @ w.numpy() - y
+    return {"primal": method.lam / 2 * float(w @ w) + float(rest @ rest) / (2 * len(y))}
+
+
+_WHOLE: dict[str, Any] = {"batch": None, "lam": 0.7}
+
+MINI_BATCH_SGD = Declaration(
+    claims=(
+        Course("every round is a step of β/(λt)", first_model, pegasos, {**_WHOLE, "beta": 0.3}, stands=WHO_ANSWERS),
+        Course("… of the size 1/(λt)", first_model, pegasos, {"batch": None, "lam": 1.5}),
+        Limit(
+            "it finds the ridge regression of all rows", unequal_quadratics, ridge, {**_WHOLE, "beta": 2.0}, 3000, 1e-8
+        ),
+        Draws("a mini-batch has so many different rows, others each round"),
+        Reported("the history has the objective", objective, _WHOLE),
+        Costs("a mini-batch costs a gradient of each of its rows", lambda known, method: 5 * 8, {"batch": 8}),
+        Defaults({**ROUNDS, "batch": 32, "lam": 0.01, "beta": 1.0}),
+    ),
+    batches={"batch": 5, "lam": 0.5, "beta": 0.5},
+    divisible=False,
+    excused={"quantised": "its steps fall from round to round, so that it comes nearer its limit and is never there"},
 )
