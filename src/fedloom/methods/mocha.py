@@ -40,6 +40,7 @@ from fedloom.methods.register import register
 from fedloom.search import Search
 from fedloom.types import Count, Memory, Message, NonNegative, Positive, State, Vector
 
+_SOLVED = 1e-4  # how exactly θ is measured
 _ROUNDING = 1e-12  # of a subproblem's value
 _SETTLED = 1e-12  # of the subproblem of a newcomer that much may be left
 _ALTERNATIONS = 10  # between the model of a newcomer and its relation to the others
@@ -244,7 +245,7 @@ class MOCHA(ServerMethod):
         new = alpha + self.gamma * (found - alpha)  # α_t + γΔα_t
         reply = {"dv": client.combined(new, c, losses) - memory["v"]}  # X_tΔα_t
         if self.measure_theta:
-            zero, now, least = client.subproblem(alpha, found, w, kappa, c, loss=losses)
+            zero, now, least = client.subproblem(alpha, found, w, kappa, c, tolerance=_SOLVED, loss=losses)
             reply["left"] = _left(now - least, zero - least, _ROUNDING * (zero.abs() + least.abs()))
         return reply, {**memory, "alpha": new, **self._summed(received, memory)}
 
