@@ -364,7 +364,7 @@ class NewTask(Claim):
     def _off(self, known: Known, method: Any, walk: Walk, client: Any, state: Any, theta: Tensor, steps: Any) -> float:
         found = method.adapt(client, state, recall(walk, known.clients), theta, Wish(None, steps))
         return max(
-            apart(found[t], self._by_hand(known, method, walk.state["w"], t, theta[t], steps or 10))
+            apart(found[t], self._by_hand(known, method, walk.state["w"], t, theta[t], steps or 30))
             for t in range(len(found))
         )
 
@@ -372,9 +372,10 @@ class NewTask(Claim):
         """w and Ω of one task more in turn, each the best for the other."""
         z, y = known.rows(client, "support")
         c, identity = count(method, z), torch.eye(len(w), dtype=F64)
-        for _ in range(steps):
+        for number in range(steps):
             whole = torch.cat([others, w[None]])
-            omega = related(method, len(whole)) if method.relation == "mean" else best(method, whole)
+            alone = method.relation == "mean" or number == 0
+            omega = related(method, len(whole)) if alone else best(method, whole)
             curved = c * z.T @ z + 2 * (method.lambda1 * omega[-1, -1] + method.lambda2) * identity
             pulled = c * z.T @ y - 2 * method.lambda1 * omega[-1, :-1] @ others
             w = torch.linalg.solve(curved, pulled)
