@@ -83,7 +83,7 @@ def figures(run: fedloom.Run) -> dict[str, float]:
 def test_both_objectives_come_to_that_of_an_independent_solver(loss: str) -> None:
     one = problem(loss)
     best = convex_optimum(one)
-    method = fedloom.CoCoAPlus(lam=LAM, epochs=5, stop=3e-7)
+    method = fedloom.CoCoAPlus(lambda_=LAM, epochs=5, stop=3e-7)
     run = fedloom.train(one, method, rounds=600, evaluate=fedloom.Evaluation(every=25))
     assert run.summary["stopped"] == "converged"
     told = figures(run)
@@ -98,7 +98,7 @@ def test_it_is_the_pooled_support_vector_machine_of_scikit_learn(name: str) -> N
 
     one = problem("hinge", bias=False)
     x, y = pooled(one)
-    run = fedloom.train(one, ALL[name](lam=LAM, epochs=5, stop=1e-9), rounds=400)
+    run = fedloom.train(one, ALL[name](lambda_=LAM, epochs=5, stop=1e-9), rounds=400)
     fit = LinearSVC(C=1 / (LAM * len(x)), loss="hinge", fit_intercept=False, tol=1e-9, max_iter=10**6, random_state=0)
     assert np.abs(run.theta.numpy() - fit.fit(x, y[:, 0].numpy()).coef_[0]).max() < 1e-4
 
@@ -108,7 +108,7 @@ def test_it_is_the_pooled_logistic_regression_of_scikit_learn() -> None:
 
     one = problem("binary", bias=False)
     x, y = pooled(one)
-    run = fedloom.train(one, fedloom.CoCoA(lam=LAM, epochs=5, stop=1e-12), rounds=400)
+    run = fedloom.train(one, fedloom.CoCoA(lambda_=LAM, epochs=5, stop=1e-12), rounds=400)
     fit = LogisticRegression(C=1 / (LAM * len(x)), fit_intercept=False, solver="newton-cholesky", tol=1e-12)
     assert np.abs(run.theta.numpy() - fit.fit(x, y[:, 0].numpy()).coef_[0]).max() < 1e-6
 
@@ -129,7 +129,7 @@ def test_whoever_answers_and_whenever_the_optimum_is_the_same(name: str, how: di
     one = problem("binary")
     best = convex_optimum(one)
     run = fedloom.train(
-        one, ALL[name](lam=LAM, epochs=4, stop=1e-8), rounds=2000, evaluate=fedloom.Evaluation(every=50), **how
+        one, ALL[name](lambda_=LAM, epochs=4, stop=1e-8), rounds=2000, evaluate=fedloom.Evaluation(every=50), **how
     )
     assert run.summary["stopped"] == "converged"
     assert figures(run)["primal"] == pytest.approx(best, rel=1e-7)
@@ -140,7 +140,7 @@ def test_rows_that_come_and_go_leave_no_trace() -> None:
     one = problem("binary")
     fleet = fedloom.Fleet(speed=Distribution("constant", 100.0), storage=8)
     stream = fedloom.Stream(start=Distribution("constant", 0.3), duration=Distribution("constant", 5.0))
-    method = fedloom.CoCoAPlus(lam=LAM, epochs=4, stop=1e-9)
+    method = fedloom.CoCoAPlus(lambda_=LAM, epochs=4, stop=1e-9)
     run = fedloom.train(one, method, rounds=400, stream=stream, fleet=fleet)
     assert min(row["measures"]["gap"] for row in run.history) >= -1e-15
     left = Ragged.of([one.data.splits["train"][k][-8:] for k in range(4)])
@@ -149,7 +149,7 @@ def test_rows_that_come_and_go_leave_no_trace() -> None:
 
 
 def test_a_run_that_is_resumed_stops_where_it_would_have(tmp_path: Path) -> None:
-    one, method = problem("binary"), fedloom.CoCoAPlus(lam=LAM, stop=1e-4)
+    one, method = problem("binary"), fedloom.CoCoAPlus(lambda_=LAM, stop=1e-4)
     whole = fedloom.train(one, method, rounds=300, out=tmp_path / "whole")
     fedloom.train(one, method, rounds=4, out=tmp_path / "part")
     rest = fedloom.train(one, method, rounds=300, out=tmp_path / "part", resume=True, force_settings=True)
@@ -162,7 +162,9 @@ def test_a_run_that_is_resumed_stops_where_it_would_have(tmp_path: Path) -> None
 
 def test_the_last_round_of_a_run_that_converged_is_evaluated_in_full() -> None:
     one = problem("binary")
-    run = fedloom.train(one, fedloom.CoCoAPlus(lam=LAM, stop=1e-3), rounds=300, evaluate=fedloom.Evaluation(every=3))
+    run = fedloom.train(
+        one, fedloom.CoCoAPlus(lambda_=LAM, stop=1e-3), rounds=300, evaluate=fedloom.Evaluation(every=3)
+    )
     assert run.summary["stopped"] == "converged"
     assert "evaluation" in run.history[-1]
     assert run.history[-1]["measures"]["gap"] <= 1e-3 * run.history[-1]["measures"]["primal"]
@@ -171,7 +173,7 @@ def test_the_last_round_of_a_run_that_converged_is_evaluated_in_full() -> None:
 def test_the_history_says_which_loop_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedloom.federation import client, coordinates, dual
 
-    one, method = problem("binary"), fedloom.CoCoA(lam=LAM)
+    one, method = problem("binary"), fedloom.CoCoA(lambda_=LAM)
     pytest.importorskip("numba")
     fast = fedloom.train(one, method, rounds=2, executor="serial")
     for place in (client, coordinates, dual):
@@ -186,7 +188,7 @@ def test_every_class_against_the_rest_is_a_machine_of_its_own() -> None:
 
     one = problem("ovr-hinge", bias=False)
     x, y = pooled(one)
-    run = fedloom.train(one, fedloom.CoCoAPlus(lam=LAM, epochs=5, stop=1e-8), rounds=600)
+    run = fedloom.train(one, fedloom.CoCoAPlus(lambda_=LAM, epochs=5, stop=1e-8), rounds=600)
     fit = LinearSVC(C=1 / (LAM * len(x)), loss="hinge", fit_intercept=False, tol=1e-9, max_iter=10**6, random_state=0)
     assert np.abs(run.theta.view(3, -1).numpy() - fit.fit(x, y.numpy()).coef_).max() < 1e-4
     assert run.summary["metrics"]["accuracy"] > 0.5
@@ -195,7 +197,7 @@ def test_every_class_against_the_rest_is_a_machine_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        (fedloom.CoCoA(lam=0.0), "lam = 0.0 cannot be"),
+        (fedloom.CoCoA(lambda_=0.0), "lambda_ = 0.0 cannot be"),
         (fedloom.CoCoA(beta=5.0), "beta = 5, but there are 4 clients.*choose 1 to 4"),
         (fedloom.CoCoAPlus(steps=3, accuracy=0.1), "steps = 3 and accuracy = 0.1 say two things.*leave one out"),
         (fedloom.CoCoAPlus(accuracy=1.0), "accuracy = 1.0 cannot be"),
