@@ -119,7 +119,7 @@ def support_vectors(known: Known, method: Any) -> Tensor:
 
     x, y, n = rows_of(known)
     scale = 1 / (method.lambda_ * n)
-    fit = LinearSVC(C=scale, loss="hinge", fit_intercept=False, tol=1e-10, max_iter=1_000_000, random_state=0).fit(x, y)
+    fit = LinearSVC(C=scale, loss="hinge", fit_intercept=False, tol=1e-8, max_iter=100_000, random_state=0).fit(x, y)
     z = (2 * y - 1)[:, None] * x
     m = z @ fit.coef_[0]
     on, inside = np.abs(m - 1) < 1e-4, m < 1 - 1e-4
@@ -414,7 +414,7 @@ def all_rows(known: Known, method: Any) -> int:
 
 _CYCLIC: dict[str, Any] = {"order": "cyclic", "stop": 0.0, "lambda_": 0.1}
 _EXACT = {**_CYCLIC, "accuracy": 1e-4, "lambda_": 0.3}
-_QUARTER = {"lambda_": 0.25, "stop": 0.0}
+_STRONG = {"lambda_": 0.5, "stop": 0.0}
 _DECODED = "what the server decodes is what was computed: a lossy channel is refused"
 _SAME = {"memory: moved by what was computed": _DECODED}
 _LOSSES: dict[str, tuple[Best, Any]] = {
@@ -440,15 +440,13 @@ def _found(own: Mapping[str, Any], rounds: int) -> tuple[Claim, ...]:
         "it finds the ridge regression of all rows",
         unequal_quadratics,
         ridge,
-        {**_QUARTER, **own},
+        {**_STRONG, **own},
         rounds,
         1e-9,
         _LATE,
     )
     others = [
-        Limit(
-            f"{loss}: the optimum of all rows", partial(two_classes, loss), optimum, {**_QUARTER, **own}, rounds, 1e-6
-        )
+        Limit(f"{loss}: the optimum of all rows", partial(two_classes, loss), optimum, {**_STRONG, **own}, rounds, 1e-6)
         for loss, (_, optimum) in _LOSSES.items()
     ]
     return (ridge_too, *others)
@@ -529,7 +527,7 @@ COCOA_PLUS = Declaration(
 
 MINI_BATCH_SDCA = Declaration(
     claims=(
-        *_found({"batch": 50, "beta": 60.0}, 3000)[:1],
+        *_found({"batch": 50, "beta": 120.0, "lambda_": 2.0}, 600)[:1],
         Course(
             "every round takes all its steps from the same model",
             unknown,
