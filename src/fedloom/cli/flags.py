@@ -224,6 +224,7 @@ FLAGS: tuple[Flag, ...] = (
         _parsed,
     ),
     Flag("--support", "data.support", str, "Share of the rows for adaptation, or 'none'.", "SHARE|none", _parsed),
+    Flag("--positive", "data.positive", str, "Of several classes: this one against the rest, as yes and no.", "CLASS"),
     Flag("--public", "data.public", float, "Share of the training rows that every client gets, known to all.", "SHARE"),
     Flag("--fill", "data.fill", bool, "Repeat rows of each client's rare labels until its labels are even."),
     Flag("--augment", "data.augment", str, "Change images of mini-batches: flip, crop, or flip:0.5,crop:4.", "HOW"),
