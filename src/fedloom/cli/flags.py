@@ -292,7 +292,7 @@ FLAGS: tuple[Flag, ...] = (
         "End when the metric is no better for so many rounds, on validation rows.",
         "ROUNDS",
     ),
-    Flag("--fleet", "fleet.preset", str, "ideal, cross-silo, cross-device, or module:fleet.", "NAME"),
+    Flag("--fleet", "fleet.preset", str, "ideal, cross-silo, cross-device, wifi, lte, 3g, or module:fleet.", "NAME"),
     Flag("--delay", "fleet.delay_up", str, "Seconds a reply takes, such as uniform:10:100.", "DISTRIBUTION"),
     Flag("--speed", "fleet.speed", str, "Gradients of single rows a second, as --delay.", "DISTRIBUTION"),
     Flag("--deadline", "fleet.deadline", float, "Simulated seconds after which a round ends."),
