@@ -50,6 +50,7 @@ class Register(Mapping[str, E]):
     * ``home``: the package whose files register what they have; all of them are read before anything is listed;
     * ``group``: the entry points of other packages;
     * ``order``: what comes first in a list. Equals are in the order of their files, and of the lines in them.
+    * ``adjust``: what "NAME:SETTING" makes of an entry; None where that is no setting.
     """
 
     def __init__(
@@ -63,9 +64,10 @@ class Register(Mapping[str, E]):
         home: str | None = None,
         group: str | None = None,
         order: Callable[[E], Any] = lambda entry: 0,
+        adjust: Callable[[E, str], E | None] = lambda entry, setting: None,
     ) -> None:
         self.kind, self.must_be, self.own = kind, must_be, own
-        self._right, self._entry, self._order = right, entry, order
+        self._right, self._entry, self._order, self._adjust = right, entry, order, adjust
         self._home, self._group, self._complete = home, group, home is None
         self._lines: dict[str, _Line[E]] = {}
 
@@ -103,6 +105,9 @@ class Register(Mapping[str, E]):
         if OWN not in name:
             raise ConfigError(f"there is no {self.kind} {name!r}; {self.hint(name)}")
         module, _, attribute = name.partition(OWN)
+        adjusted = self._adjust(self[module], attribute) if module in self else None
+        if adjusted is not None:
+            return adjusted
         if "=" in attribute and module in self:
             raise ConfigError(
                 f"there is no {self.kind} {name!r}; name it {module!r} alone, and give its settings beside it "

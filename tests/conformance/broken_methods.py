@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -462,7 +463,7 @@ class AlwaysWarm(ADMM):
 
 @dataclass(frozen=True)
 class StopsAtOnce(ADMM):
-    def done(self, state: State) -> bool:
+    def done(self, state: State, figures: Mapping[str, float]) -> bool:
         return self.stop > 0
 
 

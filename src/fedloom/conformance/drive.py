@@ -68,6 +68,11 @@ def stepped(walk: Walk, rounds: int = 1) -> Walk:
     return walk
 
 
+def has_converged(walk: Walk) -> bool:
+    """Whether the method says that it is done, by its state and by what it would report now."""
+    return walk.setting.method.done(walk.state, walk.evaluator.measures())
+
+
 def product(walk: Walk, clients: Tensor) -> Tensor:
     """What the method makes: the common model, or, of a method with personal models, that of each of these clients."""
     method = walk.setting.method

@@ -78,6 +78,8 @@ class Walk:
     """The row at which the schedule's target was reached."""
     best: Best | None = None
     """The best round so far, where patience watches a metric."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """What the method reported last: by this it may say that it has converged."""
     deserted: str | None = None
     """Why there is nobody left, if so."""
     resumed: bool = False
@@ -104,6 +106,7 @@ class Walk:
             self.best = Best(**saved.meta["best"], state=saved.groups.get("best"))
         self.history.truncate(self.engine.clocks.round)
         self.reached = next(filter(self._on_target, self.history.rows), None)
+        self.figures = next((row["measures"] for row in reversed(self.history.rows) if "measures" in row), {})
 
     def introduce(self) -> None:
         """Say in the folder what the data are like, and what the model needs to be used."""
@@ -155,8 +158,9 @@ class Walk:
     def _record(self, row: Row) -> None:
         """Evaluate what is due, then write the row of the round."""
         evaluator, clocks, due = self.engine.evaluator, self.engine.clocks, list[Evaluation]()
+        measures = self._measured()  # first, for they may end the run
         for evaluation in sorted(evaluator.evaluations, key=lambda one: one is not self.watched):
-            if not evaluator.due(evaluation, last=self.over) or (self.run.blind and not evaluation.chooses):
+            if not self._is_due(evaluation):
                 continue
             due.append(evaluation)
             main = evaluation is evaluator.evaluations[0]
@@ -169,8 +173,6 @@ class Walk:
                 row.setdefault("evaluations", {})[evaluation.name] = verdict.summary()
             if evaluation is self.watched:
                 self._note_best(verdict)
-        method = self.engine.setting.method  # what clients have to measure costs as much as an evaluation: as often
-        measures = evaluator.measures() if due or not (method.measures and evaluator.evaluations) else {}
         if any(evaluation.gradients for evaluation in due):
             measures |= evaluator.gradients()
         if measures:
@@ -183,6 +185,19 @@ class Walk:
             told = time.perf_counter()
             self.progress(row, self.run.rounds)
             self.started += time.perf_counter() - told  # who is told of a run takes no time of it
+
+    def _measured(self) -> dict[str, float]:
+        """The method's own figures. What clients have to measure costs as much as an evaluation: it is as often."""
+        evaluator, seldom = self.engine.evaluator, self.engine.setting.method.measures
+        if seldom and evaluator.evaluations and not any(map(self._is_due, evaluator.evaluations)):
+            return {}
+        measures = evaluator.measures()
+        self.figures = measures or self.figures
+        return dict(measures)
+
+    def _is_due(self, evaluation: Evaluation) -> bool:
+        """Whether this evaluation is to be made after the round that just ended."""
+        return self.engine.evaluator.due(evaluation, last=self.over) and (evaluation.chooses or not self.run.blind)
 
     @cached_property
     def watched(self) -> Evaluation | None:
@@ -236,7 +251,7 @@ class Walk:
         patience, since = setting.schedule.patience, self.best.round if self.best is not None else 0
         if patience is not None and clocks.round - since >= patience:
             return "patience"
-        if clocks.round > 0 and self.engine.method.done(self.engine.state):
+        if clocks.round > 0 and self.engine.method.done(self.engine.state, self.figures):
             return "converged"
         if setting.schedule.seconds is not None and clocks.simulated_seconds >= setting.schedule.seconds:
             return "seconds"

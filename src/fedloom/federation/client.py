@@ -13,10 +13,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedloom.federation import parties
+from fedloom.federation import dual, parties
 from fedloom.federation.augment import Augment
 from fedloom.federation.batches import Plan, Rows, Step, evaluations_of, steps_of
+from fedloom.federation.coordinates import loop
 from fedloom.federation.data import HALVES
+from fedloom.federation.dual import Losses, Order
 from fedloom.federation.kernels import Product
 from fedloom.federation.meta import Meta, adapted, meta_gradient, meta_steps
 from fedloom.federation.optimisers import Optimiser
@@ -384,6 +386,66 @@ class Client:
     def part(self, x: Tensor) -> Vector:
         """The party's x at its places in θ: the model of all is the sum of these."""
         return parties.part(self, x)
+
+    def ascend(
+        self,
+        alpha: Tensor,
+        w: Vector,
+        curvature: float | Tensor,
+        count: float | Tensor,
+        *,
+        epochs: int = 1,
+        steps: int | None = None,
+        order: Order = "permuted",
+        accuracy: float | None = None,
+        loss: Losses | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Coordinate steps in the dual on the client's own rows, from α; gives α and the number of these steps K.
+
+        They minimise G(Δα) = Σ c ℓ*(−α − Δα) + w·A + (κ/2)‖A‖², A = Σ cΔαx, κ being the ``curvature`` and c the
+        ``count``, each one number or a column (…, 1). α has shape (…, rows, outputs), and begins as ``duals()``.
+        ``epochs`` passes, exactly ``steps`` steps, or passes until at most the share ``accuracy`` of the subproblem is
+        left (as its duality gap shows). A step visits one row; ``effort`` and ``budget`` cut them as they cut ``sgd``.
+        """
+        return dual.ascend(self, alpha, w, curvature, count, epochs, steps, order, accuracy, loss)
+
+    def duals(self) -> Tensor:
+        """α before the first step: zeros, of shape (…, rows, outputs)."""
+        return dual.empty(self)
+
+    def combined(self, alpha: Tensor, count: float | Tensor, loss: Losses | None = None) -> Vector:
+        """v = Σ c_i α_i x_i over the training rows, a vector of the model's size; a bias has a feature of ones."""
+        return dual.combined(self, alpha, count, loss)
+
+    def primal(self, w: Vector, count: float | Tensor, loss: Losses | None = None) -> Tensor:
+        """Σ c_i ℓ(w·x_i) over the training rows, shape (…, 1), in float64."""
+        return dual.primal(self, w, count, loss)
+
+    def conjugate(self, alpha: Tensor, count: float | Tensor, loss: Losses | None = None) -> Tensor:
+        """Σ c_i ℓ*(−α_i) over the training rows, shape (…, 1), in float64; infinite where α cannot be."""
+        return dual.conjugate(self, alpha, count, loss)
+
+    def subproblem(
+        self,
+        alpha: Tensor,
+        new: Tensor,
+        w: Vector,
+        curvature: float | Tensor,
+        count: float | Tensor,
+        *,
+        tolerance: float = 1e-9,
+        loss: Losses | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """G(0), G(Δα) and min G of the subproblem of ``ascend``, Δα leading from α to the new one, shape (…, 1) each.
+
+        So θ = (G(Δα) − min G)/(G(0) − min G) is how much of it is left; the minimum is found to the tolerance.
+        """
+        return dual.subproblem(self, alpha, new, w, curvature, count, tolerance, loss)
+
+    @property
+    def compiled(self) -> Tensor:
+        """1 where coordinate steps are taken by the compiled loop, 0 where by the plain one, shape (…, 1)."""
+        return self.column(np.full(len(self.clients), float(loop().name == "compiled")))
 
     def meta_prox(
         self,

@@ -2,7 +2,7 @@
 
 The slope is written out, and not left to autograd, because stacks of small models spend most of their time there.
 A loss is a mean over a row's columns and, for a client, a mean over its rows. Its proximal step, row by row, is what
-ADMM needs where the outputs are a sum over parties.
+ADMM needs where the outputs are a sum over parties; its conjugate is what methods in the dual need.
 """
 
 from __future__ import annotations
@@ -23,10 +23,44 @@ from fedloom.federation.regularisers import soft_threshold
 from fedloom.register import Register, example_of, hint, named
 
 Link = Literal["logit", "probability", "margin"]
+Kind = Literal["hinge", "squared", "logistic"]
 ClassWeights = str | Sequence[float] | Mapping[str, float]
 """What a row of each class counts for: "balanced", a number for each class in their order, or one by each name."""
 _NEWTON = 100  # steps that a proximal step may take; it needs about ten
 _HALVINGS = 30
+
+
+@dataclass(frozen=True)
+class Dual:
+    """What the dual of a loss is made of: ℓ = Σ_k s_k φ(out_k, t_k) over the columns of a row, and φ is one of these.
+
+    "hinge" is max(0, 1 − t·out), smoothed over a width γ ("smoothing") where that is above 0; "squared" is
+    ½(out − t)², "logistic" log(1 + exp(−t·out)). With one dual number α for each column, and β = αt for the two with
+    t = ±1, φ*(−α) is −β + (γ/2)β² for β in [0, 1]; ½α² − αt; and β log β + (1 − β) log(1 − β) for β in [0, 1].
+    """
+
+    kind: Kind
+    smoothing: float = 0.0
+
+    @property
+    def curvature(self) -> float:
+        """1/μ: the bound of φ''; infinite where φ has kinks."""
+        if self.kind == "hinge":
+            return 1 / self.smoothing if self.smoothing else math.inf
+        return 1.0 if self.kind == "squared" else 0.25
+
+    def conjugate(self, alpha: Tensor, target: Tensor) -> Tensor:
+        """φ*(−α) of each column; infinite where α cannot be."""
+        if self.kind == "squared":
+            return alpha.square() / 2 - alpha * target
+        beta, slack = alpha * target, 8 * torch.finfo(alpha.dtype).eps
+        inside = (beta >= -slack) & (beta <= 1 + slack)
+        beta = beta.clamp(0, 1)
+        if self.kind == "hinge":
+            value = beta.square() * (self.smoothing / 2) - beta
+        else:
+            value = torch.special.xlogy(beta, beta) + torch.special.xlog1py(1 - beta, -beta)
+        return torch.where(inside, value, torch.full_like(value, math.inf))
 
 
 class Loss(ABC):
@@ -40,6 +74,8 @@ class Loss(ABC):
     """What the outputs of such a model are, where rows have labels: logits, probabilities, or neither."""
     class_weights: tuple[float, ...] | None = None
     """What a row of each class counts for; none: all count the same."""
+    dual: Dual | None = None
+    """Of what kind its dual is; none: nobody has written it down."""
 
     @abstractmethod
     def rows(self, out: Tensor, y: Tensor) -> Tensor:
@@ -59,6 +95,19 @@ class Loss(ABC):
         """Whether it has a proximal step."""
         return type(self).prox is not Loss.prox
 
+    def parts(self, y: Tensor, columns: int) -> tuple[Tensor, Tensor]:
+        """Of a loss with a dual, what each column of a row aims at, t_k, and what it counts for in the row, s_k."""
+        return 2 * y - 1, torch.full_like(y, 1 / columns)
+
+    def conjugate(self, alpha: Tensor, y: Tensor) -> Tensor:
+        """Σ_k s_k φ*(−α_k) of each row, shape (..., rows); infinite where α cannot be."""
+        if self.dual is None:
+            raise ConfigError(f"the loss {self.name!r} has no conjugate here; choose one of {', '.join(with_dual())}")
+        target, share = self.parts(y, alpha.shape[-1])
+        counts = share > 0  # ∞·0 would be no number
+        each = self.dual.conjugate(torch.where(counts, alpha, 0.0), target.to(alpha.dtype))
+        return torch.where(counts, each * share, 0.0).sum(-1)
+
     def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """(∂²ℓ/∂out²)·v of each row, shape (..., rows, columns): how the slope changes when the output moves by v."""
         moved: Tensor = jvp(lambda at: self.slope(at, y), (out,), (v,))[1]
@@ -68,6 +117,25 @@ class Loss(ABC):
         """What each row counts for by its class; None: all count the same."""
         return None
 
+    def adjusted(self, setting: float) -> Loss | None:
+        """The same with another setting, as in "smoothed-hinge:0.5"; None: it has none."""
+        return None
+
+
+def _adjusted(loss: Loss, setting: str) -> Loss | None:
+    """The loss with the number that a user gave after its name, "smoothed-hinge:0.5"; None: that is no number."""
+    try:
+        number = float(setting)
+    except ValueError:
+        return None
+    found = loss.adjusted(number)
+    if found is None:
+        raise ConfigError(
+            f"the loss {loss.name!r} takes no number after its name, and {setting} is there; leave it out"
+        )
+    found.name = f"{loss.name}:{setting}"
+    return found
+
 
 LOSSES: Register[Loss] = Register(
     "loss",
@@ -75,6 +143,7 @@ LOSSES: Register[Loss] = Register(
     right=example_of(Loss),
     must_be="a fedloom.federation.losses.Loss, or a class derived from it",
     own="module:loss",
+    adjust=_adjusted,
 )
 
 
@@ -115,6 +184,11 @@ class Binary(Loss):
     """−y log σ(out) − (1 − y) log σ(−out) for y of 0 and 1; an unknown label (NaN) does not count."""
 
     tasks = ("binary", "multilabel")
+    dual = Dual("logistic")
+
+    def parts(self, y: Tensor, columns: int) -> tuple[Tensor, Tensor]:
+        known = (~torch.isnan(y)).to(y.dtype)
+        return 2 * torch.nan_to_num(y) - 1, known / known.sum(-1, keepdim=True).clamp(min=1)
 
     def rows(self, out: Tensor, y: Tensor) -> Tensor:
         known = ~torch.isnan(y)
@@ -155,6 +229,7 @@ class Hinge(Loss):
 
     tasks = ("binary",)
     link: Link = "margin"
+    dual = Dual("hinge")
 
     def rows(self, out: Tensor, y: Tensor) -> Tensor:
         return torch.clamp(1 - (2 * y - 1) * out, min=0).mean(-1)
@@ -172,6 +247,45 @@ class Hinge(Loss):
         return torch.zeros_like(v)
 
 
+@LOSSES.register("smoothed-hinge")
+class SmoothedHinge(Loss):
+    """The hinge with a parabola of width γ in the place of its kink: (1 − m − γ/2)₊ outside, (1 − m)²/(2γ) inside.
+
+    m = s·out with s = 2y − 1 for y of 0 and 1; its slope falls from −1 to 0 for m from 1 − γ to 1. γ is 1, or the
+    number after the name: "smoothed-hinge:0.5".
+    """
+
+    tasks = ("binary",)
+    link: Link = "margin"
+
+    def __init__(self, smoothing: float = 1.0) -> None:
+        if not (math.isfinite(smoothing) and smoothing > 0):
+            raise ConfigError(f"smoothed-hinge:{smoothing:g}: γ must be a number above 0; for γ = 0 choose 'hinge'")
+        self.smoothing = smoothing
+        self.dual = Dual("hinge", smoothing)
+
+    def adjusted(self, setting: float) -> Loss:
+        return SmoothedHinge(setting)
+
+    def rows(self, out: Tensor, y: Tensor) -> Tensor:
+        short = torch.clamp(1 - (2 * y - 1) * out, min=0)
+        inside = short.clamp(max=self.smoothing)
+        return (short * inside - inside.square() / 2).mean(-1) / self.smoothing
+
+    def slope(self, out: Tensor, y: Tensor) -> Tensor:
+        s = 2 * y - 1
+        return -s * ((1 - s * out) / self.smoothing).clamp(0, 1) / y.shape[-1]
+
+    def prox(self, v: Tensor, y: Tensor, t: float | Tensor) -> Tensor:
+        """A share of what the margin asks, and not more than t."""
+        s, c = 2 * y - 1, torch.as_tensor(t / y.shape[-1], dtype=v.dtype)
+        return v + s * torch.minimum((1 - s * v).clamp(min=0) * c / (c + self.smoothing), c)
+
+    def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        short = 1 - (2 * y - 1) * out
+        return torch.where((short > 0) & (short < self.smoothing), v / self.smoothing, 0.0) / y.shape[-1]
+
+
 @LOSSES.register("squared")
 class Squared(Loss):
     """½(out − y)²."""
@@ -179,6 +293,10 @@ class Squared(Loss):
     tasks = ("regression", "binary")
     threshold = 0.5
     link: Link = "probability"
+    dual = Dual("squared")
+
+    def parts(self, y: Tensor, columns: int) -> tuple[Tensor, Tensor]:
+        return y, torch.full_like(y, 1 / columns)
 
     def rows(self, out: Tensor, y: Tensor) -> Tensor:
         return (out - y).square().mean(-1) / 2
@@ -215,12 +333,58 @@ class Absolute(Loss):
         return torch.zeros_like(v)
 
 
+class OneVsRest(Loss):
+    """Σ over classes of a loss of two: the one class against the rest, a column of the outputs for each.
+
+    So each class has a model of its own, and a row is of the class whose output is the greatest.
+    """
+
+    tasks = ("classification",)
+    link: Link = "margin"
+
+    def __init__(self, each: Loss) -> None:
+        self.each, self.dual = each, each.dual
+
+    def adjusted(self, setting: float) -> Loss | None:
+        each = self.each.adjusted(setting)
+        return None if each is None else OneVsRest(each)
+
+    def parts(self, y: Tensor, columns: int) -> tuple[Tensor, Tensor]:
+        target, share = self.each.parts(self._sides(y, columns, torch.float64), columns)
+        return target, share * columns
+
+    def _sides(self, y: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+        """1 in the column of a row's class, 0 in the others."""
+        return torch.nn.functional.one_hot(y, columns).to(dtype)
+
+    def rows(self, out: Tensor, y: Tensor) -> Tensor:
+        columns = out.shape[-1]
+        return columns * self.each.rows(out, self._sides(y, columns, out.dtype))
+
+    def slope(self, out: Tensor, y: Tensor) -> Tensor:
+        columns = out.shape[-1]
+        return columns * self.each.slope(out, self._sides(y, columns, out.dtype))
+
+    def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        columns = out.shape[-1]
+        return columns * self.each.curve(out, self._sides(y, columns, out.dtype), v)
+
+    def prox(self, v: Tensor, y: Tensor, t: float | Tensor) -> Tensor:
+        columns = v.shape[-1]
+        return self.each.prox(v, self._sides(y, columns, v.dtype), columns * t)
+
+
+for _two in ("hinge", "smoothed-hinge", "binary", "squared"):
+    LOSSES.register(f"ovr-{_two}", OneVsRest(LOSSES[_two]))
+
+
 class Weighted(Loss):
     """Another loss, times what a row counts for by its class; for y of 0 and 1 the classes are these."""
 
     def __init__(self, loss: Loss, weights: Sequence[float]) -> None:
         self.loss, self.class_weights = loss, tuple(map(float, weights))
         self.name, self.tasks, self.threshold, self.link = loss.name, loss.tasks, loss.threshold, loss.link
+        self.dual = loss.dual
         self._weights = torch.tensor(self.class_weights, dtype=torch.float64)
 
     def row_weights(self, y: Tensor) -> Tensor:
@@ -240,6 +404,10 @@ class Weighted(Loss):
 
     def prox(self, v: Tensor, y: Tensor, t: float | Tensor) -> Tensor:
         return self.loss.prox(v, y, t * self._each(v, y))
+
+    def parts(self, y: Tensor, columns: int) -> tuple[Tensor, Tensor]:
+        target, share = self.loss.parts(y, columns)
+        return target, share * self._each(share, y)
 
     def curve(self, out: Tensor, y: Tensor, v: Tensor) -> Tensor:
         return self.loss.curve(out, y, v) * self._each(out, y)
@@ -331,6 +499,11 @@ class Labels:
     def prox(self, v: Tensor, t: float | Tensor) -> Tensor:
         """argmin t·ℓ(s, y) + ½‖s − v‖² of every row; v and s have shape (rows, outputs)."""
         return self.loss.prox(v, self.y, t)
+
+
+def with_dual(task: Task | None = None) -> list[str]:
+    """The names of the losses that have a conjugate, of those for a task if one is given."""
+    return [loss.name for loss in LOSSES.values() if loss.dual and (task is None or task in loss.tasks)]
 
 
 def with_prox() -> list[str]:

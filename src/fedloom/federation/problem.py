@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from torch import Tensor
 
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.client import Client
+from fedloom.federation.coordinates import Design
 from fedloom.federation.data import FederatedData
+from fedloom.federation.dual import design_of
 from fedloom.federation.kernels import kernel_for
 from fedloom.federation.losses import ClassWeights, loss_for, weighted
 from fedloom.federation.model import Model, check_fit
@@ -69,7 +72,9 @@ class Problem:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the kernel and what was worked out for it: they belong to one process."""
-        return {key: value for key, value in self.__dict__.items() if key not in ("kernel", "spectra", "parties")}
+        return {
+            key: value for key, value in self.__dict__.items() if key not in ("kernel", "spectra", "parties", "design")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -80,6 +85,12 @@ class Problem:
         """Begin anew with what solvers work out once for each client of this process."""
         self.spectra: Cache[Spectrum] = Cache()
         self.parties: Cache[Party] = Cache()
+        self.__dict__.pop("design", None)
+
+    @cached_property
+    def design(self) -> Design:
+        """The features of all rows as methods in the dual read them."""
+        return design_of(self)
 
     @property
     def x(self) -> Tensor:

@@ -7,6 +7,7 @@ relaxation and varying penalties as in its sections 3.4.1 and 3.4.3. https://doi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -167,7 +168,7 @@ class ADMM(ProximalSteps):
     def model(self, state: State) -> Vector:
         return state["z"]
 
-    def done(self, state: State) -> bool:
+    def done(self, state: State, figures: Mapping[str, float]) -> bool:
         """Both residuals stayed small until every client that ever answered had answered again."""
         return self.stop > 0 and settled(state, state["held"] > 0)
 

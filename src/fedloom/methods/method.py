@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Literal, get_type_hints
@@ -254,8 +254,9 @@ class Method(ABC):
         """Refuse, before any work, settings that cannot be or do not fit the problem. Default: all fit."""
         return
 
-    def done(self, state: State) -> bool:
-        """Whether the method has converged, by a rule of its own; the run then ends early. Default: never."""
+    def done(self, state: State, figures: Mapping[str, float]) -> bool:
+        """Whether the method has converged, by a rule of its own; the run then ends early. ``figures`` is what it
+        reported last (``report``), empty before that. Default: never."""
         return False
 
     def work(self, rows: Ints) -> Ints | None:

@@ -217,8 +217,8 @@ class PersonalLayers(Wrapper):
     def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
         return self.inner.report(_shared(state), sums)
 
-    def done(self, state: State) -> bool:
-        return self.inner.done(_shared(state))
+    def done(self, state: State, figures: Mapping[str, float]) -> bool:
+        return self.inner.done(_shared(state), figures)
 
     def _parts(self, client: Client) -> Parts:
         return parts_of(client.problem.model, self.layers)

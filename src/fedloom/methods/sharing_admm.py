@@ -7,6 +7,7 @@ alternating direction method of multipliers", Foundations and Trends in Machine 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -169,7 +170,7 @@ class SharingADMM(ServerMethod):
     def personal(self, client: Client, state: State, memory: Memory) -> Vector:
         return client.part(memory["x"])
 
-    def done(self, state: State) -> bool:
+    def done(self, state: State, figures: Mapping[str, float]) -> bool:
         """Both residuals stayed small until every party that ever answered had answered again."""
         return self.stop > 0 and settled(state, state["answered"])
 

@@ -250,8 +250,8 @@ class Statistics(Wrapper):
     def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
         return self.inner.report(_rest(state), sums)
 
-    def done(self, state: State) -> bool:
-        return self.inner.done(_rest(state))
+    def done(self, state: State, figures: Mapping[str, float]) -> bool:
+        return self.inner.done(_rest(state), figures)
 
     def _track(self, client: Client, told: Mapping[str, Tensor], memory: Memory) -> Tensor:
         """The statistics with which the client begins: the server's, and its own where they stay at home."""

@@ -27,7 +27,7 @@ from fedloom.conformance.declarations.common import (
     unequal_problem,
 )
 from fedloom.conformance.declarations.courses import ROUNDS, Also, Course, Defaults, Ledger, Passes
-from fedloom.conformance.drive import Moment, Walk, apart, recall, replies_to
+from fedloom.conformance.drive import Moment, Walk, apart, has_converged, recall, replies_to
 from fedloom.conformance.problems import Floats, Known, least_squares, logistic, quadratics
 from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ragged
@@ -240,7 +240,7 @@ class Stops(Claim):
             with subject.walking(known.problem, subject.tuned({**self.course.method, "stop": stop})) as walk:
                 for _ in range(self.rounds):
                     walk.step()
-                if walk.setting.method.done(walk.state) is not due:
+                if has_converged(walk) is not due:
                     does = "goes on" if due else "stops"
                     return Finding(False, left, f"it {does} with {left:.9g} left of {stop:.9g}")
         return Finding(True, left, f"it stops when {left:.3g} is left")

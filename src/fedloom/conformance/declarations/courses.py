@@ -16,7 +16,7 @@ from fedloom.conformance.answers import OfRun, accepted, greatest, in_round
 from fedloom.conformance.checks import CHECKS
 from fedloom.conformance.claims import IDEAL, Claim, Finding, Hardship, Subject
 from fedloom.conformance.declarations.common import Adapted, unequal_quadratics
-from fedloom.conformance.drive import Walk, apart, few, memory_of, product, recall
+from fedloom.conformance.drive import Walk, apart, few, has_converged, memory_of, product, recall
 from fedloom.conformance.problems import Known, normal_equations
 from fedloom.engine.fleet import Fleet
 from fedloom.federation.data import FederatedData
@@ -83,7 +83,7 @@ class Course(OfRun):
             yield self._off(walk, ledger)
 
     def _off(self, walk: Walk, ledger: Ledger) -> float:
-        if walk.setting.method.done(walk.state) != ledger.done:
+        if has_converged(walk) != ledger.done:
             return float("inf")
         pairs = [(walk.state[key], value) for key, value in ledger.state.items()]
         for client, own in ledger.memory.items():

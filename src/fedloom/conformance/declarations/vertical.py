@@ -25,7 +25,7 @@ from fedloom.conformance.declarations.admm import (
 )
 from fedloom.conformance.declarations.common import reached
 from fedloom.conformance.declarations.courses import Costs, Course, Defaults, Ledger
-from fedloom.conformance.drive import Walk, apart, recall
+from fedloom.conformance.drive import Walk, apart, has_converged, recall
 from fedloom.conformance.problems import Known, vertical, vertical_table
 from fedloom.federation.blocks import Blocks
 from fedloom.federation.problem import Problem
@@ -163,7 +163,7 @@ def hasty(walk: Walk) -> float:
     """Whether it stops though a party that was ever heard has not been heard since both residuals became small."""
     calm = walk.state["calm"]
     due = bool(calm.any()) and bool(calm[walk.store.clients()].all())
-    return float(walk.setting.method.done(walk.state) is not due)
+    return float(has_converged(walk) is not due)
 
 
 def rows_of_all(known: Known, method: Any) -> int:
