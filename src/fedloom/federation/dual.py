@@ -184,14 +184,17 @@ class _Ascent:
     def until(self, enough: float, count: Ints) -> Ints:
         """Passes until at most this share of the subproblem is left, or so many steps are done; gives these."""
         sizes, before = self.duals.sizes, self.value()
-        done, number = np.zeros_like(count), 0
+        done, number, look = np.zeros_like(count), 0, 1
         open_ = count > 0
         while open_.any():
             take = np.where(open_, np.minimum(sizes, count - done), 0)
             self.go(number, take)
             done, number = done + take, number + 1
-            gap = self.gap()
-            open_ &= (gap > enough * (np.maximum(before - self.value(), 0) + gap)) & (done < count)
+            open_ &= done < count
+            if number >= look:  # ever more rarely: a look costs more than a pass over few rows
+                look = number + 1 + number // 8
+                gap = self.gap()
+                open_ &= gap > enough * (np.maximum(before - self.value(), 0) + gap)
         return done
 
     def value(self) -> Floats:

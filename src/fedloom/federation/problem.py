@@ -130,7 +130,10 @@ class Problem:
         """The same problem on other rows, or on other clients of the same rows."""
         other = copy.copy(self)
         other.data = data
+        design = self.__dict__.get("design")
         other._forget()  # its clients have other rows
+        if design is not None and data.x is self.data.x:
+            other.__dict__["design"] = design
         return other
 
     def client(
