@@ -54,6 +54,7 @@ def start(client: Client) -> tuple[Tensor, Tensor]:
     model = client.problem.model
     w = torch.linspace(-0.3, 0.4, model.n, dtype=client.problem.dtype)
     alpha, _ = client.ascend(client.duals(), 0 * w, 1.0, 0.1, steps=3)
+    assert int((alpha != 0).any(-1).sum()) == sum(min(n, 3) for n in client.sizes())
     return alpha, w
 
 

@@ -398,6 +398,7 @@ class Client:
         steps: int | None = None,
         order: Order = "permuted",
         accuracy: float | None = None,
+        together: bool = False,
         loss: Losses | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Coordinate steps in the dual on the client's own rows, from α; gives α and the number of these steps K.
@@ -406,8 +407,9 @@ class Client:
         ``count``, each one number or a column (…, 1). α has shape (…, rows, outputs), and begins as ``duals()``.
         ``epochs`` passes, exactly ``steps`` steps, or passes until at most the share ``accuracy`` of the subproblem is
         left (as its duality gap shows). A step visits one row; ``effort`` and ``budget`` cut them as they cut ``sgd``.
+        Steps taken ``together`` are all taken from where the first one is, on different rows.
         """
-        return dual.ascend(self, alpha, w, curvature, count, epochs, steps, order, accuracy, loss)
+        return dual.ascend(self, alpha, w, curvature, count, epochs, steps, order, accuracy, together, loss)
 
     def duals(self) -> Tensor:
         """α before the first step: zeros, of shape (…, rows, outputs)."""

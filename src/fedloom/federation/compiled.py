@@ -140,8 +140,9 @@ def sweep(
     w: Any,
     b: Any,
     bias: bool,
+    moves: bool,
 ) -> None:
-    """Coordinate steps of each client on the first ``take`` rows of its order."""
+    """Coordinate steps of each client on the first ``take`` rows of its order; w and b follow if it ``moves``."""
     for t in range(len(take)):
         for s in range(take[t]):
             i = offsets[t] + order[t, s]
@@ -154,6 +155,8 @@ def sweep(
                 after = stepped(kinds[t], smoothings[t], before, target[i, k], score, c * squares[i])
                 if after != before:
                     alpha[i, k] = after
+                    if not moves:
+                        continue
                     by = c * (after - before)
                     _add(dense, x, indptr, columns, values, rows[i], by, w[t, k])
                     if bias:

@@ -112,10 +112,13 @@ class Loop(ABC):
     name: str
 
     @abstractmethod
-    def sweep(self, block: Block, order: Ints, take: Ints, kappa: Floats, alpha: Floats, u: Weights) -> None:
+    def sweep(
+        self, block: Block, order: Ints, take: Ints, kappa: Floats, alpha: Floats, u: Weights, moves: bool
+    ) -> None:
         """Coordinate steps of each client on the first ``take`` rows of its order, which change α and u in place.
 
-        u = w + κ Σ c_i Δα_i x_i throughout; a step finds the best α_i, all others being as they are.
+        u = w + κ Σ c_i Δα_i x_i throughout, unless it does not move; a step finds the best α_i, all others being as
+        they are.
         """
 
     @abstractmethod
@@ -136,7 +139,9 @@ class Plain(Loop):
 
     name = "plain"
 
-    def sweep(self, block: Block, order: Ints, take: Ints, kappa: Floats, alpha: Floats, u: Weights) -> None:
+    def sweep(
+        self, block: Block, order: Ints, take: Ints, kappa: Floats, alpha: Floats, u: Weights, moves: bool
+    ) -> None:
         from fedloom.federation.compiled import stepped
 
         squares, kinds, smoothings = block.squares, block.kinds, block.smoothings
@@ -153,6 +158,8 @@ class Plain(Loop):
                     after = stepped(kinds[t], smoothings[t], before, float(block.target[at, k]), score, curved)
                     if after != before:
                         alpha[at, k] = after
+                        if not moves:
+                            continue
                         by = kappa[t] * c * (after - before)
                         u.w[t, k] += by * x[i]
                         u.b[t, k] += by * block.bias
@@ -186,7 +193,9 @@ class Compiled(Loop):
 
     name = "compiled"
 
-    def sweep(self, block: Block, order: Ints, take: Ints, kappa: Floats, alpha: Floats, u: Weights) -> None:
+    def sweep(
+        self, block: Block, order: Ints, take: Ints, kappa: Floats, alpha: Floats, u: Weights, moves: bool
+    ) -> None:
         from fedloom.federation import compiled
 
         compiled.sweep(
@@ -205,6 +214,7 @@ class Compiled(Loop):
             u.w,
             u.b,
             block.bias,
+            moves,
         )
 
     def scores(self, block: Block, u: Weights) -> Floats:

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from fedloom.federation.client import Client
     from fedloom.federation.problem import Problem
 
-Order = Literal["permuted", "random"]
-"""How a client's rows follow each other: each once in a pass, in a random order; or drawn with replacement."""
+Order = Literal["permuted", "random", "cyclic"]
+"""How a client's rows follow each other: each once in a pass, in a random order; drawn with replacement; or as they
+are."""
 Losses = Loss | Sequence[Loss]
 """One loss for all clients of a stack, or one for each."""
 _PASSES = 1000  # that a client takes at most for a local accuracy
@@ -165,6 +166,8 @@ class _Ascent:
     u: Weights
     order: Order
     purpose: str
+    moves: bool = True
+    """Whether a step sees those before it: u follows."""
 
     @staticmethod
     def of(duals: Duals, alpha: Tensor, w: Vector, curvature: float | Tensor, order: Order, purpose: str) -> _Ascent:
@@ -173,12 +176,13 @@ class _Ascent:
 
     def go(self, number: int, take: Ints) -> None:
         """So many steps of each client in its pass of this number, 0, 1, …"""
-        loop().sweep(self.duals.block, self._order(number), take, self.kappa, self.alpha, self.u)
+        loop().sweep(self.duals.block, self._order(number), take, self.kappa, self.alpha, self.u, self.moves)
 
     def steps(self, count: Ints) -> None:
         """So many steps of each client, pass after pass."""
         sizes = self.duals.sizes
-        for number in range(int(-(-count // np.maximum(sizes, 1)).max(initial=0))):
+        passes = -(-count // np.maximum(sizes, 1))
+        for number in range(int(passes.max(initial=0))):
             self.go(number, np.clip(count - number * sizes, 0, sizes))
 
     def until(self, enough: float, count: Ints) -> Ints:
@@ -219,6 +223,8 @@ class _Ascent:
         """The rows of a pass, drawn by counter."""
         client, sizes = self.duals.client, self.duals.sizes
         width = int(sizes.max(initial=0))
+        if self.order == "cyclic":
+            return np.broadcast_to(np.arange(width), (len(sizes), width)).copy()
         words = client.draw.words(self.purpose, client.clients, width, lane=number)
         if self.order == "random":
             share = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
@@ -238,6 +244,7 @@ def ascend(
     steps: int | None,
     order: Order,
     accuracy: float | None,
+    together: bool,
     loss: Losses | None,
 ) -> tuple[Tensor, Tensor]:
     """α after coordinate steps on each client's subproblem, and how many there were."""
@@ -245,6 +252,7 @@ def ascend(
     effort, budget = client.effort, client.budget
     if accuracy is None:
         taken = steps_of(sizes, 1, epochs, steps, effort, budget)
+        taken = np.minimum(taken, sizes) if together else taken
     else:
         most = steps_of(sizes, 1, _PASSES, None, None, budget)
         ascent = _Ascent.of(duals, alpha, w, curvature, order, "coordinates")
@@ -253,6 +261,7 @@ def ascend(
             taken = np.where(sizes > 0, np.maximum(np.floor(taken * effort + 1e-9).astype(np.int64), 1), 0)
     if accuracy is None or effort is not None:
         ascent = _Ascent.of(duals, alpha, w, curvature, order, "coordinates")
+        ascent.moves = not together
         ascent.steps(taken)
     client.evaluations += taken
     return duals.padded(ascent.alpha, alpha), client.column(taken)
