@@ -24,7 +24,8 @@ from fedloom.types import Vector
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
-_CHOOSING = 1e-4  # of the dual's distance to its optimum so much may be left of models that only choose λ
+_PASSES = 1000  # at the most
+_CHOOSING = 1e-6  # of the dual's distance to its optimum so much may be left of models that only choose λ
 _HELD = "held out"
 
 
@@ -33,13 +34,28 @@ class Fit:
     """Models of a client or of a stack of clients."""
 
     w: Vector
-    gap: Tensor
-    """The duality gap, by which the objective is above its minimum at the most, shape (…, 1)."""
     alpha: Tensor
 
 
-def fitted(client: Client, lambda_: float | Tensor, accuracy: float, begun: Tensor | None = None) -> Fit:
-    """argmin (1/n) Σ ℓ + (λ/2)‖w‖² of each client, by coordinate ascent until at most a share ``accuracy`` is left.
+def exact(client: Client, lambda_: float | Tensor, accuracy: float) -> Fit:
+    """argmin (1/n) Σ ℓ + (λ/2)‖w‖²: passes until at most a share ``accuracy`` is left, then as many again.
+
+    The model is wrong by the square root of what the objective is wrong by; twice the passes square what is left.
+    """
+    before = client.evaluations.copy()
+    first = fitted(client, lambda_, accuracy)
+    left = (client.evaluations - before).astype(np.float64)
+    if client.budget is not None:
+        left = np.minimum(left, np.maximum(client.budget - client.evaluations, 0))
+    ids = client.clients if client.stacked else int(client.clients[0])
+    again = client.problem.client(ids, client.draw, budget=left, round=client.round, window=client.window)
+    found = fitted(again, lambda_, None, first.alpha)
+    client.evaluations += again.evaluations
+    return found
+
+
+def fitted(client: Client, lambda_: float | Tensor, accuracy: float | None, begun: Tensor | None = None) -> Fit:
+    """The same until at most a share ``accuracy`` is left, none: as far as the client's budget goes.
 
     It begins at the dual numbers ``begun``, none: at zeros.
     """
@@ -47,11 +63,8 @@ def fitted(client: Client, lambda_: float | Tensor, accuracy: float, begun: Tens
     strength = torch.as_tensor(lambda_, dtype=torch.float64)
     c = 1 / client.n.double().clamp(min=1)
     w = client.combined(alpha, c) / strength
-    alpha, _ = client.ascend(alpha, w.to(alpha.dtype), 1 / strength, c, accuracy=accuracy)
-    w = (client.combined(alpha, c) / strength).to(alpha.dtype)
-    # P(w) − D(α), where (λ/2)‖w‖² + ‖v‖²/(2λ) = λ‖w‖² for w = v/λ
-    size = w.double().square().sum(-1, keepdim=True)
-    return Fit(w, client.primal(w, c) + client.conjugate(alpha, c) + strength * size, alpha)
+    alpha, _ = client.ascend(alpha, w.to(alpha.dtype), 1 / strength, c, epochs=_PASSES, accuracy=accuracy)
+    return Fit((client.combined(alpha, c) / strength).to(alpha.dtype), alpha)
 
 
 def chosen(client: Client, grid: Sequence[float], folds: int) -> Tensor:

@@ -28,19 +28,22 @@ class GlobalLinear(LinearFit):
     layout: ClassVar[Literal["rows", "pooled"]] = "pooled"
 
     def server_init(self, ctx: Context) -> State:
-        none = torch.zeros(1, dtype=torch.float64)
-        return {"x": torch.zeros_like(ctx.theta0), "lambda": none, "gap": none}
+        return {"x": torch.zeros_like(ctx.theta0), "lambda": ctx.theta0.new_zeros(1)}
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
-        return {}
+        return state
 
     def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        fit, strength = self.fit(client)
-        return {"x": fit.w, "lambda": strength.double(), "gap": fit.gap}, memory
+        w, strength = self.fit(client)
+        return {"x": w, "lambda": strength}, memory
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        return {key: replies.mean(key) for key in ("x", "lambda", "gap")}
+        return {key: replies.mean(key) for key in ("x", "lambda")}
+
+    def measure(self, client: Client, received: Message, memory: Memory) -> dict[str, Tensor]:
+        return {"objective": self.objective(client, received["x"], received["lambda"].double())}
 
     def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
-        """λ and the duality gap."""
-        return {key: float(state[key]) for key in ("lambda", "gap") if float(state["lambda"]) > 0}
+        """λ, and what is minimised."""
+        strength = float(state["lambda"])
+        return {"lambda": strength, "objective": float(sums["objective"])} if strength > 0 else {}

@@ -31,15 +31,14 @@ class LocalLinear(LinearFit):
 
     def client_init(self, client: Client, received: Message) -> Memory:
         begun = torch.zeros(*client.n.shape[:-1], client.problem.model.n, dtype=client.problem.dtype)
-        none = begun.new_zeros(*begun.shape[:-1], 1)
-        return {"x": begun, "lambda": none, "gap": none.double()}
+        return {"x": begun, "lambda": begun.new_zeros(*begun.shape[:-1], 1)}
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         return {}
 
     def client(self, client: Client, received: Message, memory: Memory) -> tuple[Message, Memory]:
-        fit, strength = self.fit(client)
-        return {}, {"x": fit.w, "lambda": strength, "gap": fit.gap}
+        w, strength = self.fit(client)
+        return {}, {"x": w, "lambda": strength}
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         return state
@@ -48,13 +47,14 @@ class LocalLinear(LinearFit):
         return memory["x"]
 
     def measure(self, client: Client, received: Message, memory: Memory) -> dict[str, Tensor]:
-        there = (memory["lambda"] > 0).double()
-        order = memory["lambda"].double().clamp(min=1e-300).log10() * there
-        return {"clients": there, "order": order, "gap": memory["gap"]}
+        strength = memory["lambda"].double()
+        there = (strength > 0).double()
+        order = torch.where(strength > 0, strength, 1.0).log10()
+        return {"clients": there, "order": order, "objective": self.objective(client, memory["x"], strength) * there}
 
     def report(self, state: State, sums: dict[str, Tensor]) -> dict[str, float]:
-        """λ, the geometric mean over clients, and the mean of their duality gaps."""
+        """λ, the geometric mean over clients, and the mean of what they minimise."""
         clients = float(sums["clients"])
         if clients == 0:
             return {}
-        return {"lambda": math.pow(10, float(sums["order"]) / clients), "gap": float(sums["gap"]) / clients}
+        return {"lambda": math.pow(10, float(sums["order"]) / clients), "objective": float(sums["objective"]) / clients}
