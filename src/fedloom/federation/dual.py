@@ -41,6 +41,7 @@ Losses = Loss | Sequence[Loss]
 """One loss for all clients of a stack, or one for each."""
 _PASSES = 1000  # that a client takes at most for a local accuracy
 _LEAST = 20_000  # … and for the minimum of its subproblem
+_ROUNDING = 1e-14  # of the sums of which a gap is the difference
 
 
 def check_dual(problem: Problem, name: str, loss: Loss | None = None) -> None:
@@ -197,8 +198,9 @@ class _Ascent:
             open_ &= done < count
             if number >= look:  # ever more rarely: a look costs more than a pass over few rows
                 look = number + 1 + number // 8
-                gap = self.gap()
-                open_ &= gap > enough * (np.maximum(before - self.value(), 0) + gap)
+                gap, rounding = self.gap()
+                left = enough * (np.maximum(before - self.value(), 0) + gap)
+                open_ &= gap > np.maximum(left, rounding)
         return done
 
     def value(self) -> Floats:
@@ -209,15 +211,15 @@ class _Ascent:
         found: Floats = self.duals.summed(self.duals.by_loss(self.alpha, conjugate=True)) + bent / self.kappa
         return found
 
-    def gap(self) -> Floats:
-        """How far G is above its minimum at the most."""
+    def gap(self) -> tuple[Floats, Floats]:
+        """How far G is above its minimum at the most, and how much of that may be rounding."""
         duals = self.duals
         out = loop().scores(duals.block, self.u)
-        both = duals.by_loss(out, conjugate=False) + duals.by_loss(self.alpha, conjugate=True)
+        loss, dual = duals.by_loss(out, conjugate=False), duals.by_loss(self.alpha, conjugate=True)
         weighed = duals.block.weight * self.alpha * out  # with c already
         crossed = np.bincount(duals.owner, weights=weighed.sum(1), minlength=len(duals.losses))
-        found: Floats = np.maximum(duals.summed(both) + crossed, 0.0)
-        return found
+        found: Floats = np.maximum(duals.summed(loss + dual) + crossed, 0.0)
+        return found, _ROUNDING * duals.summed(loss.abs() + dual.abs())
 
     def _order(self, number: int) -> Ints:
         """The rows of a pass, drawn by counter."""
