@@ -32,7 +32,7 @@ from fedloom.data.scaling import Scaling
 from fedloom.engine.run import Run, train
 from fedloom.errors import ConfigError
 from fedloom.execution.work import Evaluate, Memories
-from fedloom.execution.worker import Worker, asked
+from fedloom.execution.worker import Worker, asked, shown_to_all
 from fedloom.experiment.sections import method_form, network_form
 from fedloom.federation.data import FederatedData
 from fedloom.federation.model import Model
@@ -299,7 +299,8 @@ def _personal(problem: Problem, method: Method, run: Run, folder: Path, product:
     work = Evaluate(ids, int(run.summary["rounds"]), split="train", model=product, adapt_split="train")
     work = dataclasses.replace(work, memory=Memories(known, columns))
     client = problem.client(ids, Draw(seed, work.round))
-    return worker.models(client, worker.method.shown(run.state), asked(worker.method, run.state, work)).detach().clone()
+    shown = shown_to_all(worker.method, run.state, product)
+    return worker.models(client, shown, asked(worker.method, run.state, work)).detach().clone()
 
 
 def _probable(estimator: Any) -> bool:

@@ -24,6 +24,7 @@ from fedloom.deploy import Terms, serve
 from fedloom.deploy.codec import decode, encode
 from fedloom.deploy.executor import Fleet as FlowerFleet
 from fedloom.deploy.link import Link
+from fedloom.deploy.memory import FileKeeper
 from fedloom.deploy.roster import Roster
 from fedloom.engine.fleet import Fleet as Simulated
 from fedloom.engine.run import Run
@@ -43,6 +44,7 @@ partition = "dirichlet"
 alpha = 0.5
 [model]
 name = "linear"
+loss = "{loss}"
 [method]
 name = "{method}"
 {options}
@@ -59,7 +61,8 @@ def folder_with(
 ) -> Path:
     folder = tmp_path / "app"
     folder.mkdir(exist_ok=True, parents=True)
-    text = EXPERIMENT.format(method=method, options=options, every=every) + more
+    loss = "ovr-hinge" if method == "mocha" else "auto"
+    text = EXPERIMENT.format(method=method, options=options, every=every, loss=loss) + more
     (folder / "experiment.toml").write_text(text)
     return folder
 
@@ -81,6 +84,7 @@ METHODS = {
     "per-fedavg": "",
     "local": "lr = 0.1",
     "fedper": 'lr = 0.1\nlayers = "*.bias"',
+    "mocha": "inner = 2\nmeasure_theta = true",
 }
 
 
@@ -302,9 +306,12 @@ def test_a_fault_is_named_and_training_goes_on_without_that_reply(tmp_path: Path
     assert run.summary["finished"]
 
 
-def test_the_memory_of_a_node_whose_reply_was_lost_is_that_of_its_last_accepted_turn(tmp_path: Path) -> None:
-    folder, options = tmp_path / "app", "lr = 0.05\nbatch = 16"
-    expected = simulated(folder_with(tmp_path, "scaffold", options, more="[fleet]\nloss = 0.4\n"))
+@pytest.mark.parametrize("method", ["scaffold", "mocha"])
+def test_the_memory_of_a_node_whose_reply_was_lost_is_that_of_its_last_accepted_turn(
+    tmp_path: Path, method: str
+) -> None:
+    folder, options = tmp_path / "app", METHODS[method]
+    expected = simulated(folder_with(tmp_path, method, options, more="[fleet]\nloss = 0.4\n"))
     assert [row["lost"] for row in expected.history[1:]] == [1, 1, 0]
     clients = np.arange(3)
     fates = [Simulated(loss=0.4).fates(clients, np.zeros(3), Draw(4, t))["lost"] for t in range(3)]
@@ -312,7 +319,7 @@ def test_the_memory_of_a_node_whose_reply_was_lost_is_that_of_its_last_accepted_
     def by_fate(client: int) -> Spoil:
         return lambda message, number: None if number <= 3 and fates[number - 1][client] else message
 
-    folder_with(tmp_path, "scaffold", options)
+    folder_with(tmp_path, method, options)
     grid = fleet(folder, 3, **{f"n{i}": by_fate(i) for i in range(3)})
     run = deployed(folder, grid, deadline=0.5)
     assert [row["failed"] for row in run.history[1:]] == [1, 1, 0]
@@ -360,8 +367,9 @@ class Killed(Exception):
     """The server dies."""
 
 
-def test_a_server_that_dies_after_any_message_goes_on_in_the_same_bits(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path, "scaffold", "lr = 0.05\nbatch = 16")
+@pytest.mark.parametrize("method", ["scaffold", "mocha"])
+def test_a_server_that_dies_after_any_message_goes_on_in_the_same_bits(tmp_path: Path, method: str) -> None:
+    folder = folder_with(tmp_path, method, METHODS[method])
     expected = simulated(folder).summary["theta_sha256"]
 
     def dies(message: Message, number: int) -> Message:
@@ -388,7 +396,7 @@ def test_a_client_has_the_same_number_whatever_node_it_comes_back_with(tmp_path:
     assert deployed(folder, again).summary["theta_sha256"] == simulated(folder).summary["theta_sha256"]
 
 
-@pytest.mark.parametrize("method", ["scaffold", "admm", "fedavg"])
+@pytest.mark.parametrize("method", ["scaffold", "admm", "fedavg", "mocha"])
 def test_a_node_that_joins_late_takes_part_from_then_on(tmp_path: Path, method: str) -> None:
     folder = folder_with(tmp_path, method, METHODS[method])
     grid = fleet(folder, 3)
@@ -403,6 +411,28 @@ def test_a_node_that_joins_late_takes_part_from_then_on(tmp_path: Path, method: 
     assert [row["accepted"] for row in run.history[1:]] == [2, 3, 3]
     assert run.summary["per_client"]["clients"] == [0, 1, 2]
     assert [card["name"] for card in json.loads((folder / "run" / "fleet.json").read_text())["clients"]] == list("012")
+
+
+def test_a_node_that_was_killed_comes_back_with_the_dual_variables_that_the_server_has_seen(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "mocha", METHODS["mocha"])
+    grid = fleet(folder, 3)
+    killed = grid.nodes[101]
+
+    def dies(message: Message, number: int) -> None:
+        """It has computed, its reply is on no way, and all that it has in its process is gone."""
+        killed.node = None
+
+    killed.spoil = in_turn(2, dies)
+    run = deployed(folder, grid, deadline=0.5)
+    assert [row["accepted"] for row in run.history[1:]] == [3, 2, 3]
+    problem = Experiment.load(folder / "experiment.toml").problem()
+    number = json.loads((folder / "run" / "fleet.json").read_text())["run"]
+    for client in range(3):
+        memory = FileKeeper(str(client), folder / f"node-{client}", number).recall(2)
+        assert memory is not None
+        v = problem.client(client, Draw(0)).combined(memory["alpha"], 1.0)
+        assert float(v.abs().max()) > 0
+        assert torch.allclose(v, run.state["v"][client], rtol=1e-12, atol=1e-12)
 
 
 def test_a_node_that_is_away_is_not_asked_and_comes_back_with_its_memory(tmp_path: Path) -> None:

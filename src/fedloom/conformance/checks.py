@@ -361,9 +361,13 @@ def joining(subject: Subject) -> Finding:
         later = replace(now, sizes=more, clients=now.clients + 2, sources=torch.cat([now.sources, ids]))
         before, after = (method.server_init(ctx) for ctx in (now, later))
     grown = {key for key in after if key not in before or after[key].shape != before[key].shape}
-    wrong = sorted(grown ^ set(method.per_client))
-    wrong += [key for key in grown if key in before and len(after[key]) != len(before[key]) + 2]
-    what = f"per_client is wrong about {few(wrong)}" if wrong else f"{len(grown)} parts of the state grow, as it says"
+    wrong = sorted(grown ^ {*method.per_client, *method.per_pair})
+    for key in grown & before.keys():
+        axes = 2 if key in method.per_pair else 1
+        if [n - 2 for n in after[key].shape[:axes]] != list(before[key].shape[:axes]):
+            wrong.append(key)
+    said = "per_client or per_pair"
+    what = f"{said} is wrong about {few(wrong)}" if wrong else f"{len(grown)} parts of the state grow, as it says"
     return Finding(not wrong, float(len(wrong)), what)
 
 

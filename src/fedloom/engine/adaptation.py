@@ -18,7 +18,7 @@ from fedloom.engine.evaluation import Evaluation
 from fedloom.engine.memories import Keeper
 from fedloom.errors import ConfigError, DataError, RunError
 from fedloom.execution import Worker, one_thread
-from fedloom.execution.worker import asked
+from fedloom.execution.worker import asked, shown_to_all
 from fedloom.federation.data import FederatedData
 from fedloom.federation.metrics import names_for
 from fedloom.federation.model import Model
@@ -165,7 +165,7 @@ def adapt_client(
     if not bool(memory.known.all()) and evaluation.parts == "own" and method.instead is not None:
         notes.append(f"client {client.label} never took part: such clients use {method.instead}")
     adapted = replace(evaluation.work(ids, round), model="adapted", memory=memory, reference=None)
-    shown = worker.method.shown(state, evaluation.parts)
+    shown = shown_to_all(worker.method, state, "adapted", evaluation.parts)
     with one_thread():
         try:
             adapted = asked(worker.method, state, adapted)

@@ -412,11 +412,11 @@ class ServerEngine(Engine):
         return self.method.server_init(self.context(0))
 
     def grown(self, state: State) -> State:
-        blank, known = self.method.server_init(self.context(0)), self.method.per_client
-        return {
-            key: blank[key].index_copy(0, torch.arange(len(value)), value) if key in known else value
-            for key, value in state.items()
-        }
+        blank, each, pairs = self.method.server_init(self.context(0)), self.method.per_client, self.method.per_pair
+        new = {key: _placed(blank[key], value, key in pairs) for key, value in state.items() if key in (*each, *pairs)}
+        if all(new[key].shape == state[key].shape for key in new):
+            return state
+        return self.method.welcome({**state, **new}, self.context(self.clocks.server_steps))
 
     def context(self, t: int) -> Context:
         """What the server knows in step t."""
@@ -481,6 +481,13 @@ class ServerEngine(Engine):
             replies = replace(replies, sums=channel.aggregate(dict(replies.sums), clients, ctx.draw))
         self.state = method.server(self.state, replies, ctx)
         self.clocks.server_steps += 1
+
+
+def _placed(blank: Tensor, value: Tensor, pairs: bool) -> Tensor:
+    """What there is of each client, or of each two, in the place of what a start has for all that there are now."""
+    found, old = blank.clone(), len(value)
+    found[(slice(old), slice(old)) if pairs else slice(old)] = value
+    return found
 
 
 def _labels(problem: Problem) -> Labels:

@@ -15,7 +15,7 @@ from fedloom.errors import ConfigError
 from fedloom.execution import Remote
 from fedloom.execution.trees import copied
 from fedloom.execution.work import Evaluated, Measure
-from fedloom.execution.worker import asked
+from fedloom.execution.worker import asked, shown_to_all
 from fedloom.federation.data import FederatedData
 from fedloom.federation.metrics import OfRows, metrics_of, names_for
 
@@ -78,7 +78,8 @@ class Evaluator:
             work = replace(work, theta=theta, memory=memory, window=window, decision=decision)
             works.append(asked(engine.method, engine.state, work) if personal else work)
         results: list[Evaluated | None] = [None] * len(works)
-        shown = engine.method.shown(engine.state, evaluation.parts) if personal else engine.state
+        model, state = str(evaluation.model), engine.state
+        shown = shown_to_all(engine.method, state, model, evaluation.parts) if personal else state
         for number, result in engine.executor.map(shown, works):
             results[number] = copied(result)
             self.unanswered += result.failures

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from fedloom import __version__
 from fedloom.engine.beside import global_beside, per_client
 from fedloom.engine.decision import decide
-from fedloom.engine.engine import Clocks
+from fedloom.engine.engine import Clocks, Engine
 from fedloom.engine.evaluation import headline_value
 from fedloom.engine.evaluator import details_of
 from fedloom.engine.setting import Setting
 from fedloom.federation.metrics import headline
 from fedloom.methods import name_of
+from fedloom.methods.method import ServerMethod
 from fedloom.storage.files import plain
 from fedloom.storage.folder import SUMMARY, theta_sha256
 from fedloom.storage.seal import sealed
@@ -22,6 +23,7 @@ from fedloom.types import Vector
 if TYPE_CHECKING:
     from fedloom.engine.walk import Walk
 
+_RELATED_MOST = 200  # clients whose relations are written down: the summary then has 40,000 numbers more
 Spread = dict[str, dict[str, float]]
 """Each metric by its statistics over clients."""
 
@@ -60,11 +62,28 @@ def summary_of(walk: Walk) -> dict[str, Any]:
         summary["per_client"] = each
     if walk.verdict is not None and not walk.run.blind and (beside := global_beside(evaluator)) is not None:
         summary["global"] = beside
+    if (related := relations_of(engine)) is not None:
+        summary["relations"] = related
     if walk.forced:
         summary["forced"] = walk.forced
     if walk.folder is not None and walk.seal is not None:
         walk.folder.write_json(SUMMARY, sealed(plain(summary, SUMMARY), walk.seal.run))
     return summary
+
+
+def relations_of(engine: Engine) -> dict[str, Any] | None:
+    """How the clients that train are related, where the method says so: the numbers to four digits, unless they are
+    too many to be written down."""
+    found = engine.method.relations(engine.state) if isinstance(engine.method, ServerMethod) else None
+    if found is None:
+        return None
+    who = engine.sources
+    if len(who) > _RELATED_MOST:
+        why = f"{len(who)} clients are more than the {_RELATED_MOST} whose relations are written down"
+        return {"kind": found.kind, "left_out": why}
+    labels = [engine.problem.data.label(client) for client in who.tolist()]
+    matrix = found.matrix[who][:, who].double()
+    return {"kind": found.kind, "labels": labels, "matrix": [[round(x, 4) for x in row] for row in matrix.tolist()]}
 
 
 def summed_up(label: str | None, setting: Setting, clocks: Clocks, theta: Vector, spread: Spread) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from fedloom.federation.problem import Problem
 from fedloom.federation.ragged import Ints, Window
 from fedloom.federation.randomness import Draw
 from fedloom.federation.replies import WEIGHT, weighted
-from fedloom.methods.method import Method, ServerMethod, Wish
+from fedloom.methods.method import Lent, Method, ServerMethod, Wish
 from fedloom.types import Memory, Message, State, Vector
 
 _EVALUATION_NUMBERS = 16_000_000  # numbers of x that one forward pass of an evaluation reads at a time
@@ -242,6 +242,12 @@ class Worker:
             own = torch.split(rows, counts.tolist())
             parts = [self.problem.model(one, x[part]) for one, part in zip(theta, own, strict=True) if len(part)]
         return torch.cat(parts) if parts else x.new_zeros(0, self.problem.data.outputs)
+
+
+def shown_to_all(method: Method, state: State, model: str, lent: Lent = "own") -> State:
+    """What every client is shown of the server's state where such models are evaluated: their own, or adapted ones."""
+    further = method.shown_to_adapt(state) if model == "adapted" else {}
+    return {**method.shown(state, lent), **further}
 
 
 def asked(method: Method, state: State, work: Evaluate) -> Evaluate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -100,6 +101,12 @@ class Client:
             window=None if self.window is None else (self.window[0][own], self.window[1][own]),
         )
         found.trails = None if self.trails is None else self.trails[own]
+        return found
+
+    def slowed(self, share: Floats) -> Client:
+        """The same clients in the same round, whose work counts as theirs, but each does only a share of it."""
+        found = copy.copy(self)
+        found.effort = share if self.effort is None else self.effort * share
         return found
 
     def track(self, sent: Tensor) -> None:
@@ -400,6 +407,7 @@ class Client:
         accuracy: float | None = None,
         together: bool = False,
         loss: Losses | None = None,
+        split: str = "train",
     ) -> tuple[Tensor, Tensor]:
         """Coordinate steps in the dual on the client's own rows, from α; gives α and the number of these steps K.
 
@@ -409,15 +417,17 @@ class Client:
         left (as its duality gap shows). A step visits one row; ``effort`` and ``budget`` cut them as they cut ``sgd``.
         Steps taken ``together`` are all taken from where the first one is, on different rows.
         """
-        return dual.ascend(self, alpha, w, curvature, count, epochs, steps, order, accuracy, together, loss)
+        return dual.ascend(self, alpha, w, curvature, count, epochs, steps, order, accuracy, together, loss, split)
 
-    def duals(self) -> Tensor:
+    def duals(self, split: str = "train") -> Tensor:
         """α before the first step: zeros, of shape (…, rows, outputs)."""
-        return dual.empty(self)
+        return dual.empty(self, split)
 
-    def combined(self, alpha: Tensor, count: float | Tensor, loss: Losses | None = None) -> Vector:
-        """v = Σ c_i α_i x_i over the training rows, a vector of the model's size; a bias has a feature of ones."""
-        return dual.combined(self, alpha, count, loss)
+    def combined(
+        self, alpha: Tensor, count: float | Tensor, loss: Losses | None = None, split: str = "train"
+    ) -> Vector:
+        """v = Σ c_i α_i x_i over the rows of a split, a vector of the model's size; a bias has a feature of ones."""
+        return dual.combined(self, alpha, count, loss, split)
 
     def primal(self, w: Vector, count: float | Tensor, loss: Losses | None = None) -> Tensor:
         """Σ c_i ℓ(w·x_i) over the training rows, shape (…, 1), in float64."""

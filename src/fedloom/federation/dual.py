@@ -79,9 +79,9 @@ class Duals:
     """Whose each row is."""
 
     @staticmethod
-    def of(client: Client, count: float | Tensor, loss: Losses | None = None) -> Duals:
-        """The training rows that the clients hold now."""
-        problem, span = client.problem, client.span()
+    def of(client: Client, count: float | Tensor, loss: Losses | None = None, split: str = "train") -> Duals:
+        """The rows of a split that the clients hold now."""
+        problem, span = client.problem, client.span(split)
         layer = _layer(problem)
         losses = tuple(loss) if isinstance(loss, Sequence) else (loss or problem.loss,) * len(client.clients)
         rows, sizes = span.rows(), span.sizes
@@ -248,9 +248,10 @@ def ascend(
     accuracy: float | None,
     together: bool,
     loss: Losses | None,
+    split: str,
 ) -> tuple[Tensor, Tensor]:
     """α after coordinate steps on each client's subproblem, and how many there were."""
-    duals, sizes = Duals.of(client, count, loss), client.sizes()
+    duals, sizes = Duals.of(client, count, loss, split), client.sizes(split)
     effort, budget = client.effort, client.budget
     if accuracy is None:
         taken = steps_of(sizes, 1, epochs, steps, effort, budget)
@@ -269,9 +270,9 @@ def ascend(
     return duals.padded(ascent.alpha, alpha), client.column(taken)
 
 
-def combined(client: Client, alpha: Tensor, count: float | Tensor, loss: Losses | None) -> Vector:
+def combined(client: Client, alpha: Tensor, count: float | Tensor, loss: Losses | None, split: str) -> Vector:
     """Σ c_i α_i x_i of each client."""
-    duals = Duals.of(client, count, loss)
+    duals = Duals.of(client, count, loss, split)
     return duals.vector(duals.combined(duals.flat(alpha)))
 
 
@@ -311,9 +312,9 @@ def subproblem(
     return _columns(client, before), _columns(client, after), _columns(client, least)
 
 
-def empty(client: Client) -> Tensor:
+def empty(client: Client, split: str) -> Tensor:
     """α before the first step: a zero for each row and output, padded to the client with the most rows."""
-    sizes, outputs = client.sizes(), _layer(client.problem).weight.shape[0]
+    sizes, outputs = client.sizes(split), _layer(client.problem).weight.shape[0]
     rows = int(sizes.max(initial=0))
     return torch.zeros(*client.n.shape[:-1], rows, outputs, dtype=client.problem.dtype)
 

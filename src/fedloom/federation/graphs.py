@@ -57,7 +57,9 @@ class Graph:
                 f"the graph {str(path)!r} is neither a file nor edges; give a file of rows k,l,a, a matrix, or edges "
                 "such as '0-1,1-2:0.5'"
             )
-        table = _table(path)
+        table = table_of(path, "graph")
+        if table.ndim != 2 or table.shape[1] < 2 or not len(table):
+            raise DataError(f"the graph {str(path)!r} has no rows of at least two numbers; a row is k,l or k,l,a")
         if path.suffix == ".npy" or table.shape[1] > 3:
             return Graph._of_matrix(table, clients, str(path))
         if not np.isfinite(table[:, :2]).all() or (table[:, :2] != table[:, :2].round()).any():
@@ -160,8 +162,8 @@ def _number(text: str | None, what: str) -> float:
         raise DataError(f"the graph {what!r}: {text!r} is no weight; an edge is such as 1-2:0.5") from None
 
 
-def _table(path: Path) -> Floats:
-    """The numbers of a file, as rows and columns."""
+def table_of(path: Path, what: str) -> Floats:
+    """The numbers of a file, in NumPy's format (.npy) or as text, as rows and columns; ``what`` they are to be."""
     try:
         if path.suffix == ".npy":
             table: Floats = np.load(path, allow_pickle=False).astype(np.float64)
@@ -172,7 +174,5 @@ def _table(path: Path) -> Floats:
                 split = split[1:]
             table = np.array(split, dtype=np.float64)
     except (OSError, ValueError) as error:
-        raise DataError(f"the graph {str(path)!r} cannot be read as rows of numbers: {error}") from None
-    if table.ndim != 2 or table.shape[1] < 2 or not len(table):
-        raise DataError(f"the graph {str(path)!r} has no rows of at least two numbers; a row is k,l or k,l,a")
+        raise DataError(f"the {what} {str(path)!r} cannot be read as rows of numbers: {error}") from None
     return table

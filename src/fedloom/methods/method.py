@@ -58,6 +58,16 @@ class Context:
     """The labels of the training rows, where the clients hold features and the server holds the labels."""
 
 
+@dataclass(frozen=True, eq=False)
+class Relations:
+    """How clients are related, as a server knows it."""
+
+    kind: str
+    """What the numbers are, in a word or two."""
+    matrix: Tensor
+    """One number for each two clients by their ids, from −1 (opposite) over 0 (unrelated) to 1 (alike)."""
+
+
 @dataclass(frozen=True)
 class Wish:
     """How the user wants a client to adapt a model; None: as the method itself would."""
@@ -223,6 +233,10 @@ class Method(ABC):
         others have published, if it is to use that. Default: all of it."""
         return state
 
+    def shown_to_adapt(self, state: State) -> State:
+        """What those who fit a model to their own rows (``adapt``) are shown beside that. Default: nothing."""
+        return {}
+
     def shown_each(self, state: State, clients: Tensor) -> State:
         """What each of these clients is shown beside that, for itself alone: columns, one row a client. Default:
         nothing."""
@@ -307,10 +321,25 @@ class ServerMethod(Method):
         """Keys of the server's state that hold one entry for each client, by id: they grow when clients join."""
         return ()
 
+    @property
+    def per_pair(self) -> tuple[str, ...]:
+        """Keys of the server's state that hold one entry for each two clients, by both ids: they grow likewise."""
+        return ()
+
+    def welcome(self, state: State, ctx: Context) -> State:
+        """The state once clients have joined, and those parts have grown by what ``server_init`` puts there: what
+        depends on all clients at once is worked out again. Default: nothing does."""
+        return state
+
+    def relations(self, state: State) -> Relations | None:
+        """How the clients are related, as far as the method knows or has learnt it; the summary of a run tells it, and
+        a report draws it. Default: it does not know."""
+        return None
+
     def shown(self, state: State, lent: Lent = "own") -> State:
         """What of the server's state every client is shown to make its model of (``personal``, ``adapt``); with what
-        others have published, if it is to use that. Default: all but what the server keeps of each client."""
-        kept = self.per_client
+        others have published, if it is to use that. Default: all but what the server keeps of single clients."""
+        kept = {*self.per_client, *self.per_pair}
         return {key: value for key, value in state.items() if key not in kept} if kept else state
 
     def server_init(self, ctx: Context) -> State:

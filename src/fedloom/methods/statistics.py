@@ -169,7 +169,8 @@ class Statistics(Wrapper):
         blank = torch.zeros(problem.model.width, dtype=problem.dtype)
         ctx = Context(0, len(sources), sizes, problem.model.slices, blank, Draw(0), sources, prior=blank)
         for key, value in self.server_init(ctx).items():
-            if value.dim() > 1 and value.shape[-1] == self.n and key not in self.inner.per_client:
+            kept = key in self.inner.per_client or key in self.inner.per_pair
+            if value.dim() > 1 and value.shape[-1] == self.n and not kept:
                 raise ConfigError(
                     "the method keeps several models at its server, and one mean of running statistics (BatchNorm) "
                     "would fit none of them; use a network with GroupNorm, which has none"
