@@ -2,8 +2,8 @@
 
 With low variability every client has in every round 90 to 100 % of the full speed, with high 10 to 100 %: the paper's
 Figure 2. MOCHA and the mini-batch methods do what they can in a clock cycle (what the client of median size needs
-for a pass at full speed, and the messages); CoCoA waits until all have done their part. ``--record`` and ``--quick`` are
-those of d3-stragglers.
+for a pass at full speed, and the messages); CoCoA waits until all have done their part. ``--record`` and
+``--quick`` are those of d3-stragglers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Time to a duality gap by the MOCHA paper's cost model, with WiFi, LTE and 3G: fedloom reproduce d3-stragglers
 
 Clients are equally fast and differ in how many rows they have and how hard these are: the paper's Figure 1.
-``--record`` puts what came of it into experiments/results/d3-stragglers.json, from where docs/results.md has it; ``--quick``
-has three rounds of the first panel.
+``--record`` puts what came of it into experiments/results/d3-stragglers.json, from where docs/results.md has it;
+``--quick`` has three rounds of the first panel.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 _PASSES = 1000  # at the most
 _CHOOSING = 1e-6  # of the dual's distance to its optimum so much may be left of models that only choose λ
+_TRIES = 200  # passes of such a model at the most
 _HELD = "held out"
 
 
@@ -97,7 +98,8 @@ def _without_fold(client: Client, number: int, folds: int) -> tuple[Client, Bool
     splits = {"train": _owned(rows, owner, ~out, clients), _HELD: _owned(rows, owner, out, clients)}
     other = problem.on(replace(problem.data, splits=splits))
     draw = Draw(client.draw.seed)  # as in every round
-    part = other.client(client.clients if client.stacked else int(client.clients[0]), draw, round=client.round)
+    ids = client.clients if client.stacked else int(client.clients[0])
+    part = other.client(ids, draw, round=client.round, budget=_TRIES * span.sizes.astype(np.float64))
     return part, np.bincount(np.repeat(np.arange(len(span.sizes)), span.sizes)[out], minlength=len(span.sizes)) > 0
 
 

@@ -7,6 +7,9 @@ from fedloom.methods.aso_fed import ASOFedD as ASOFedD
 from fedloom.methods.aso_fed import ASOFedF as ASOFedF
 from fedloom.methods.central import Central as Central
 from fedloom.methods.clustered import Clustered as Clustered
+from fedloom.methods.cocoa import CoCoA as CoCoA
+from fedloom.methods.cocoa import CoCoAPlus as CoCoAPlus
+from fedloom.methods.cocoa import MiniBatchSDCA as MiniBatchSDCA
 from fedloom.methods.ditto import Ditto as Ditto
 from fedloom.methods.easgd import EASGD as EASGD
 from fedloom.methods.fedasync import FedAsync as FedAsync
@@ -26,9 +29,13 @@ from fedloom.methods.fedrep import FedRep as FedRep
 from fedloom.methods.fedsgd import FedSGD as FedSGD
 from fedloom.methods.fedu import FedU as FedU
 from fedloom.methods.fine_tune import FineTune as FineTune
+from fedloom.methods.global_linear import GlobalLinear as GlobalLinear
 from fedloom.methods.l2gd import L2GD as L2GD
 from fedloom.methods.local import Local as Local
+from fedloom.methods.local_linear import LocalLinear as LocalLinear
+from fedloom.methods.mini_batch_sgd import MiniBatchSGD as MiniBatchSGD
 from fedloom.methods.mixture_admm import MixtureADMM as MixtureADMM
+from fedloom.methods.mocha import MOCHA as MOCHA
 from fedloom.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedloom.methods.personal import FedBN as FedBN
 from fedloom.methods.personal import FedPer as FedPer

@@ -1,4 +1,4 @@
-"""How long methods in the dual take on a simulated fleet: what the programs d3-stragglers, -heterogeneity and -faults share.
+"""How long methods in the dual take on a simulated fleet: what d3-stragglers, -heterogeneity and -faults share.
 
 Smith et al. (2017) let MOCHA, CoCoA, mini-batch SDCA and mini-batch SGD solve one problem under a cost model, and draw
 how far each is from the optimum against the estimated time. Here MOCHA and CoCoA solve the multi-task problem with
@@ -57,7 +57,13 @@ class Way:
 
 def ways(in_time: bool = False) -> list[Way]:
     """The four rows of the paper's figures."""
-    tasks = {"relation": "mean", "objective": "mean", "inner": 0, "lambda1": _STRENGTH / 2, "lambda2": _STRENGTH / 2}
+    tasks: dict[str, Any] = {
+        "relation": "mean",
+        "objective": "mean",
+        "inner": 0,
+        "lambda1": _STRENGTH / 2,
+        "lambda2": _STRENGTH / 2,
+    }
     half = LEVEL / 2  # a little further than what is told
     return [
         Way("MOCHA", fedloom.MOCHA(**tasks, stop=half), in_time),
@@ -123,7 +129,7 @@ def _distance(measures: Mapping[str, float], optimum: float) -> float:
 
 
 Panels = Mapping[str, Mapping[str, tuple[Way, Fleet, float]]]
-"""For each panel of a figure its lines: a way, the fleet, and the messages of a round in the units of the cost model."""
+"""For each panel of a figure its lines: a way, the fleet, and what the messages of a round cost."""
 
 
 def record(name: str, panels: Panels, data: tuple[str, ...], quick: bool, keep: Path | None) -> dict[str, Any]:
