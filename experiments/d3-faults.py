@@ -18,6 +18,13 @@ CHANCES = (0.0, 0.25, 0.5, 0.75, 0.9)
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     mocha, (fleet, cost) = ways()[0], networks()["LTE"]
-    lines = {f"each drops with probability {p:g}": (mocha, replace(fleet, dropout=p), cost) for p in CHANCES}
+    lines = {
+        f"each drops with probability {p:g}": (
+            replace(mocha, rounds=int(600 / (1 - p))),
+            replace(fleet, dropout=p),
+            cost,
+        )
+        for p in CHANCES
+    }
     lines["one client always drops"] = (replace(mocha, rounds=300), replace(fleet, drops=(0,)), cost)
     main("d3-faults", {"LTE": lines}, ("hapt", "vehicle", "landmine"), Path(__file__).parent / "results")

@@ -232,7 +232,7 @@ FLAGS: tuple[Flag, ...] = (
         "--model",
         "model.name",
         str,
-        "linear, mlp, lenet, cnn, resnet8, resnet18, lstm, transformer, or your own (module:callable).",
+        "linear, mlp, lenet, cnn, resnet8, resnet18, lstm, transformer, fourier, trained, or module:callable.",
         "NAME",
     ),
     Flag("--hidden", "model.hidden", str, "Widths of the hidden layers, such as 200,100.", "WIDTHS", _widths),

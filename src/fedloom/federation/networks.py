@@ -526,10 +526,10 @@ def build_model(
 ) -> Model:
     """Build the model of that name, or the user's own, with the inputs and outputs that the data need.
 
-    * ``name``: "linear", "mlp", "lenet", "cnn", "resnet8", "resnet18", "lstm", "transformer", or a callable,
-      "package.module:callable", which is given the shape of a row, the number of outputs and the options. Or a
-      ``torch.nn.Module``, whose weights are then the first ones for every seed; or a function or class that gives one,
-      called with (shape, outputs, options) where data are given, else without arguments.
+    * ``name``: "linear", "mlp", "lenet", "cnn", "resnet8", "resnet18", "lstm", "transformer", "fourier", "trained", or
+      a callable, "package.module:callable", which is given the shape of a row, the number of outputs and the options.
+      Or a ``torch.nn.Module``, whose weights are then the first ones for every seed; or a function or class that
+      gives one, called with (shape, outputs, options) where data are given, else without arguments.
     * ``data``: the federation that the model is for; a module needs none.
     * ``options``: those of the network, such as ``hidden=[64]`` of an mlp.
 
