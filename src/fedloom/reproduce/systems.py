@@ -132,7 +132,7 @@ Panels = Mapping[str, Mapping[str, tuple[Way, Fleet, float]]]
 """For each panel of a figure its lines: a way, the fleet, and what the messages of a round cost."""
 
 
-def record(name: str, panels: Panels, data: tuple[str, ...], quick: bool, keep: Path | None) -> dict[str, Any]:
+def record(panels: Panels, data: tuple[str, ...], quick: bool, keep: Path | None) -> None:
     """Runs all lines of all panels on these data, tells each, and keeps what came of them."""
     found: dict[str, Any] = {"level": LEVEL, "panels": {}}
     for source in data[:1] if quick else data:
@@ -148,7 +148,6 @@ def record(name: str, panels: Panels, data: tuple[str, ...], quick: bool, keep: 
                 print(f"{source}, {title:28} {line:34} {said:>14}  last {last:.2e}", flush=True)
     if keep is not None:
         keep.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    return found
 
 
 def _some(panels: Panels, quick: bool) -> Iterator[tuple[str, Mapping[str, tuple[Way, Fleet, float]]]]:
@@ -159,7 +158,7 @@ def main(name: str, panels: Panels, data: tuple[str, ...], results: Path) -> Non
     """A program: ``--quick`` has the first panel of the first data set with three rounds, ``--record`` keeps it."""
     torch.set_num_threads(1)
     keep = results / f"{name}.json" if "--record" in sys.argv else None
-    record(name, panels, data, "--quick" in sys.argv, keep)
+    record(panels, data, "--quick" in sys.argv, keep)
 
 
 def networks() -> dict[str, tuple[Fleet, float]]:
