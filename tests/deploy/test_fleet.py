@@ -84,7 +84,7 @@ METHODS = {
     "per-fedavg": "",
     "local": "lr = 0.1",
     "fedper": 'lr = 0.1\nlayers = "*.bias"',
-    "mocha": "inner = 2\nmeasure_theta = true",
+    "mocha": "inner = 2",
 }
 
 

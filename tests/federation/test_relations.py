@@ -176,7 +176,7 @@ def test_the_start_of_a_covariance_is_the_same_for_all_tasks_with_trace_one() ->
 def test_tasks_that_join_are_related_to_nobody_and_the_sum_of_eigenvalues_is_kept(relation: Learned) -> None:
     omega = relation.start(6)
     omega[:5, :5] = learnt(relation, models())
-    covariance = relation.factor * torch.linalg.inv(relation.joined(omega))
+    covariance = relation.factor * torch.linalg.inv(relation.joined(omega, torch.arange(6), 6))
     assert float(covariance.trace()) == pytest.approx(relation.range(6)[2])
     assert covariance[5, :5].abs().max() == 0
     old = relation.factor * torch.linalg.inv(omega[:5, :5])
@@ -188,6 +188,13 @@ def test_the_mean_and_a_complete_graph_are_one_relation() -> None:
     assert torch.allclose(Laplacian(edges).start(4), Mean().start(4), atol=1e-15)
     w = models(4)
     assert cost(w, Mean().start(4)) == pytest.approx(float((w - w.mean(0)).square().sum()))
+
+
+def test_clients_that_are_no_tasks_have_no_part_in_a_relation(tmp_path: Path) -> None:
+    who = torch.tensor([0, 2, 3])
+    assert torch.equal(Laplacian("0-1,0-2:0.5,2-3").among(who, 4), Laplacian("0-1:0.5,1-2").start(3))
+    np.save(tmp_path / "omega.npy", np.diag([1.0, 2.0, 3.0, 4.0]))
+    assert Fixed(str(tmp_path / "omega.npy")).among(who, 4).diagonal().tolist() == [1.0, 3.0, 4.0]
 
 
 def test_a_newcomer_among_tasks_near_their_mean_is_held_near_that() -> None:

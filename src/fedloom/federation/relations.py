@@ -106,19 +106,23 @@ class Relation(ABC):
         """argmin over Ω of R(W, Ω); None: Ω is what it was, as it is given, or as W says nothing."""
         return None
 
-    def joined(self, omega: Tensor) -> Tensor:
-        """Ω for tasks some of whom have just joined, each with its entry of a start. Default: a start for all."""
-        return self.start(len(omega))
+    def among(self, who: Tensor, clients: int) -> Tensor:
+        """The same where only these of so many clients are tasks. Default: who they are does not matter."""
+        return self.start(len(who))
 
-    def newcomer(self, w: Tensor, own: Tensor) -> tuple[float, Tensor]:
+    def joined(self, omega: Tensor, who: Tensor, clients: int) -> Tensor:
+        """Ω for these tasks, some of whom have just joined, each with its entry of a start. Default: a new start."""
+        return self.among(who, clients)
+
+    def newcomer(self, w: Tensor, own: Tensor | None = None) -> tuple[float, Tensor]:
         """What the relation asks of the model of a task that comes after the others: a and μ of λ₁·a‖w_new − μ‖².
 
         It is the part of tr(WΩWᵀ) that depends on the new task, with the Ω that is best for the models of the others
-        and the one that the new task has now; a is Ω's new entry, and μ = −Σ_t Ω_new,t w_t/a.
+        and the one that the new task has now; a is Ω's new entry, and μ = −Σ_t Ω_new,t w_t/a. A task that has no model
+        yet is asked what all are before anything is learnt.
         """
-        whole = torch.cat([w, own[None]])
-        spectral = self.learned(whole)
-        omega = self.start(len(whole)) if spectral is None else spectral.matrix()
+        spectral = None if own is None else self.learned(torch.cat([w, own[None]]))
+        omega = self.start(len(w) + 1) if spectral is None else spectral.matrix()
         a = omega[-1, -1]
         return float(a), -(omega[-1, :-1] @ w) / a
 
@@ -136,7 +140,7 @@ class Given(Relation):
     """An Ω that the user gives; a task that it does not know is held near the mean of all, as its tasks are on
     average."""
 
-    def newcomer(self, w: Tensor, own: Tensor) -> tuple[float, Tensor]:
+    def newcomer(self, w: Tensor, own: Tensor | None = None) -> tuple[float, Tensor]:
         return float(self.start(len(w)).diagonal().mean()), w.mean(0)
 
 
@@ -150,12 +154,18 @@ class Laplacian(Given):
     edges: str
 
     def start(self, tasks: int) -> Tensor:
-        return Graph.read(self.edges, tasks).differences(torch.eye(tasks, dtype=torch.float64))
+        return self.among(torch.arange(tasks), tasks)
+
+    def among(self, who: Tensor, clients: int) -> Tensor:
+        """Without the edges of those who are no tasks."""
+        present = torch.zeros(clients, dtype=torch.bool).index_fill(0, who, True)
+        graph = Graph.read(self.edges, clients).among(present)
+        return graph.differences(torch.eye(clients, dtype=torch.float64))[who][:, who]
 
 
 @dataclass(frozen=True)
 class Fixed(Given):
-    """Ω in a file: a matrix with a row and a column for each task, symmetric and positive semidefinite."""
+    """Ω in a file: a matrix with a row and a column for each client, symmetric and positive semidefinite."""
 
     path: str
 
@@ -175,6 +185,9 @@ class Fixed(Given):
         found = torch.diag(matrix.diagonal().mean().expand(tasks)).clone()
         found[: len(matrix), : len(matrix)] = matrix
         return found
+
+    def among(self, who: Tensor, clients: int) -> Tensor:
+        return self.start(clients)[who][:, who]
 
     def _matrix(self) -> Tensor:
         path = Path(self.path)
@@ -232,7 +245,7 @@ class Learned(Relation):
         values, rest = spread(roots, tasks - len(roots), *self.range(tasks))
         return Spectral(vectors, self.factor / values, self.factor / rest)
 
-    def joined(self, omega: Tensor) -> Tensor:
+    def joined(self, omega: Tensor, who: Tensor, clients: int) -> Tensor:
         """The newcomers are related to nobody yet, and A has again its sum."""
         covariance = torch.linalg.inv(omega) * self.factor
         total = self.range(len(omega))[2]

@@ -40,9 +40,10 @@ from fedloom.methods.register import register
 from fedloom.search import Search
 from fedloom.types import Count, Memory, Message, NonNegative, Positive, State, Vector
 
+_SOLVED = 1e-4  # how exactly θ is measured
 _ROUNDING = 1e-12  # of a subproblem's value
-_SETTLED = 1e-12  # of the subproblem of a newcomer that much may be left
-_ALTERNATIONS = 10  # between the model of a newcomer and its relation to the others
+_SETTLED = 1e-11  # of the subproblem of a newcomer that much may be left
+_ALTERNATIONS = 30  # between the model of a newcomer and its relation to the others
 
 
 @register("mocha", family="personalisation", paper="Smith et al., 2017", declaration=".mocha:MOCHA_CLAIMS")
@@ -127,16 +128,16 @@ class MOCHA(ServerMethod):
                 f"mocha: steps = {self.steps} and accuracy = {self.accuracy} say two things of how long a client "
                 "works; leave one out"
             )
-        relation, tasks = self._relation, len(problem.data.with_role(SOURCE))
+        relation, sources = self._relation, problem.data.with_role(SOURCE)
         if self.relation == "graph" and not self.graph:
             raise ConfigError("mocha: relation = 'graph' needs the edges: graph = '0-1,1-2:0.5', or a file")
         if isinstance(relation, Fixed):
-            relation.check(tasks)
-        if isinstance(relation, Clustered) and relation.clusters > tasks:
+            relation.check(clients)
+        if isinstance(relation, Clustered) and relation.clusters > len(sources):
             raise ConfigError(
-                f"mocha: clusters = {relation.clusters}, but there are {tasks} clients; choose at most so many"
+                f"mocha: clusters = {relation.clusters}, but {len(sources)} clients train; choose at most so many"
             )
-        self._strengths.mbar(relation.start(tasks))
+        self._strengths.mbar(relation.among(sources, clients))
 
     @property
     def _relation(self) -> Relation:
@@ -180,11 +181,12 @@ class MOCHA(ServerMethod):
             state |= {"total": v.double(), "mean": v, "step": torch.tensor(0)}
         if self.measure_theta:
             state["left"] = torch.ones(3, dtype=torch.float64)
-        omega = self._relation.start(len(ctx.sources))
+        omega = self._relation.among(ctx.sources, len(ctx.sizes))
         return self._models({**state, **self._tied(omega, self._strengths.mbar(omega), ctx)}, 0)
 
     def welcome(self, state: State, ctx: Context) -> State:
-        omega = self._relation.joined(state["omega"][ctx.sources][:, ctx.sources])
+        who = ctx.sources
+        omega = self._relation.joined(state["omega"][who][:, who], who, len(ctx.sizes))
         return self._models({**state, **self._tied(omega, self._strengths.mbar(omega), ctx)}, ctx.round)
 
     def _tied(self, omega: Tensor, mbar: Tensor, ctx: Context) -> State:
@@ -244,7 +246,7 @@ class MOCHA(ServerMethod):
         new = alpha + self.gamma * (found - alpha)  # α_t + γΔα_t
         reply = {"dv": client.combined(new, c, losses) - memory["v"]}  # X_tΔα_t
         if self.measure_theta:
-            zero, now, least = client.subproblem(alpha, found, w, kappa, c, loss=losses)
+            zero, now, least = client.subproblem(alpha, found, w, kappa, c, tolerance=_SOLVED, loss=losses)
             reply["left"] = _left(now - least, zero - least, _ROUNDING * (zero.abs() + least.abs()))
         return reply, {**memory, "alpha": new, **self._summed(received, memory)}
 
@@ -373,8 +375,8 @@ class MOCHA(ServerMethod):
         w, split, losses = theta.expand(*client.n.shape[:-1], -1), wish.split, self._losses(client)
         c = self._count(client, split)
         alpha, v = client.duals(split), torch.zeros_like(w)
-        for _ in range(wish.steps or _ALTERNATIONS):
-            pull, towards = self._asked(state["others"], w)
+        for number in range(wish.steps or _ALTERNATIONS):
+            pull, towards = self._asked(state["others"], w, first=number == 0)
             mbar = 1 / (pull + 2 * self.lambda2)
             start = mbar * (v + pull * towards)
             alpha, _ = client.ascend(alpha, start, mbar, c, accuracy=_SETTLED, loss=losses, split=split)
@@ -382,9 +384,10 @@ class MOCHA(ServerMethod):
             w = mbar * (v + pull * towards)
         return w
 
-    def _asked(self, others: Tensor, w: Vector) -> tuple[Tensor, Tensor]:
+    def _asked(self, others: Tensor, w: Vector, first: bool) -> tuple[Tensor, Tensor]:
         """2λ₁a and μ of each client of a stack, or of the one that there is."""
-        asked = [self._relation.newcomer(others.double(), own.double()) for own in w.reshape(-1, w.shape[-1])]
+        known, models = others.double(), w.double().reshape(-1, w.shape[-1])
+        asked = [self._relation.newcomer(known, None if first else own) for own in models]
         pull = w.new_tensor([2 * self.lambda1 * a for a, _ in asked]).reshape(*w.shape[:-1], 1)
         return pull, torch.stack([towards for _, towards in asked]).to(w.dtype).reshape(w.shape)
 

@@ -415,8 +415,8 @@ def all_rows(known: Known, method: Any) -> int:
 _CYCLIC: dict[str, Any] = {"order": "cyclic", "stop": 0.0, "lam": 0.1}
 _EXACT = {**_CYCLIC, "accuracy": 1e-4, "lam": 0.3}
 _QUARTER = {"lam": 0.25, "stop": 0.0}
-_DECODED = "what the server decodes is what was computed: a lossy channel is refused"
-_SAME = {"memory: moved by what was computed": _DECODED}
+DECODED = "what the server decodes is what was computed: a lossy channel is refused"
+_SAME = {"memory: moved by what was computed": DECODED}
 _LOSSES: dict[str, tuple[Best, Any]] = {
     "hinge": (hinge_step, support_vectors),
     "smoothed-hinge:0.5": (partial(hinge_step, smoothing=0.5), smoothed_optimum),
