@@ -17,13 +17,27 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import admm, asynchronous, cluster, fleet, homes, meta, methods_cost, predict, resnet, stacks, tuning
+from benchmarks import (
+    admm,
+    asynchronous,
+    cluster,
+    dual,
+    fleet,
+    homes,
+    meta,
+    methods_cost,
+    predict,
+    resnet,
+    stacks,
+    tuning,
+)
 from benchmarks.race import race
 from benchmarks.workloads import WORKLOADS
 
 FOLDER = Path(__file__).parent
 OTHERS: dict[str, tuple[Callable[[bool, float], Any], Callable[[Any], Iterable[str]]]] = {
     admm.NAME: (lambda quick, _: admm.race(3 if quick else 5), lambda row: [admm.sentence(row)]),
+    dual.NAME: (lambda quick, _: dual.race(3 if quick else 7), dual.sentences),
     meta.NAME: (lambda quick, _: meta.race(5 if quick else 25), lambda rows: map(meta.sentence, rows.values())),
     asynchronous.NAME: (lambda quick, block: asynchronous.race(3 if quick else 8, block), asynchronous.sentences),
     cluster.NAME: (lambda quick, block: cluster.race(3 if quick else 8, block), cluster.sentences),

@@ -69,6 +69,10 @@ SAMPLE = {
     "fedper-maml": ("alpha ignored", "memory own x: not kept"),
     "fedper-metasgd": ("learn_alpha ignored", "memory own x: not kept"),
     "fedper-avgmeta": ("adapt_steps ignored", "memory own x: not kept"),
+    "cocoa": ("beta ignored", "order ignored", "memory alpha: settled though lost"),
+    "cocoa-plus": ("sigma ignored", "accuracy ignored", "draw: the same in every epoch"),
+    "mini-batch-sdca": ("beta ignored", "stop ignored"),
+    "mini-batch-sgd": ("lambda_ ignored", "state x: moves 0.9 as far"),
     "central": ("batch ignored", "reply dx: sign"),
     "local": ("personal: the server's", "memory x: not kept"),
 }

@@ -48,7 +48,7 @@ def test_methods_in_the_dual_see_the_features_and_not_the_rows(loss: str) -> Non
     plain, rich = (
         Problem(data, fedloom.build_model(name, data), loss, torch.float64) for name in ("linear", "fourier")
     )
-    for method in (fedloom.GlobalLinear(lambda_=1e-3), fedloom.CoCoAPlus(lam=1e-3), fedloom.MOCHA(lambda1=1e-3)):
+    for method in (fedloom.GlobalLinear(lambda_=1e-3), fedloom.CoCoAPlus(lambda_=1e-3), fedloom.MOCHA(lambda1=1e-3)):
         wrong = fedloom.train(plain, method, rounds=20).summary["metrics"]["accuracy"]
         right = fedloom.train(rich, method, rounds=20).summary["metrics"]["accuracy"]
         assert wrong < 0.8

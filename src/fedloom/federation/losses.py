@@ -482,8 +482,15 @@ def loss_for(task: Task, name: str = "auto") -> Loss:
     found = LOSSES.find(name)
     if task not in found.tasks:
         fitting = ", ".join(loss.name for loss in LOSSES.values() if task in loss.tasks)
-        raise ConfigError(f"the loss {name!r} does not fit {task} data; choose one of {fitting}")
+        raise ConfigError(f"the loss {name!r} does not fit {task} data; choose one of {fitting}{_or_two(task, found)}")
     return found
+
+
+def _or_two(task: Task, loss: Loss) -> str:
+    """What else can be done about a loss of two classes where there are more."""
+    if task != "classification" or "binary" not in loss.tasks:
+        return ""
+    return ', or the class that counts as 1 with the data option positive = "NAME"'
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,9 +44,9 @@ class DualAscent(ServerMethod):
     exact = True
     default_rounds = 200
     default_dtype = "float64"
-    starts_without = "an initial model: w follows from the dual variables, which begin at zero; leave it out"
+    starts_without = "w, which follows from the dual variables, and these begin at zero; leave it out"
 
-    lam: Annotated[Positive, Search(1e-5, 1.0, log=True)] = field(default=0.01, kw_only=True)
+    lambda_: Annotated[Positive, Search(1e-5, 1.0, log=True)] = field(default=0.01, kw_only=True)
     """λ, how much ‖w‖²/2 counts beside the mean loss."""
     stop: NonNegative = field(default=1e-6, kw_only=True)
     """Stop when the duality gap is at most this share of the objective, whenever the run is evaluated; 0: do all
@@ -82,7 +82,7 @@ class DualAscent(ServerMethod):
 
     def broadcast(self, state: State, clients: Tensor) -> Message:
         count = int(state["clients"])
-        curvature = self.sigma_of(count) / (self.lam * state["rows"])  # of rows that count for 1 each, not for 1/n
+        curvature = self.sigma_of(count) / (self.lambda_ * state["rows"])  # of rows that count for 1 each, not for 1/n
         share = torch.full_like(curvature, self.share_of(count))
         return {"w": state["w"], "curvature": curvature, "share": share}
 
@@ -100,7 +100,7 @@ class DualAscent(ServerMethod):
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
         v, counted = state["v"] + replies.sum("dv"), self._counted(ctx)
-        return {"w": v / (self.lam * counted["rows"].to(v.dtype)), "v": v, **counted}
+        return {"w": v / (self.lambda_ * counted["rows"].to(v.dtype)), "v": v, **counted}
 
     def model(self, state: State) -> Vector:
         return state["w"]
@@ -121,8 +121,8 @@ class DualAscent(ServerMethod):
             return {}
         rows = float(sums["rows"])
         w, v = state["w"].double(), state["v"].double()
-        primal = self.lam / 2 * float(w @ w) + float(sums["loss"]) / rows
-        dual = -float(sums["conjugate"]) / rows - float(v @ v) / (2 * self.lam * rows**2)
+        primal = self.lambda_ / 2 * float(w @ w) + float(sums["loss"]) / rows
+        dual = -float(sums["conjugate"]) / rows - float(v @ v) / (2 * self.lambda_ * rows**2)
         compiled = float(sums["compiled"] / sums["clients"])
         return {"primal": primal, "dual": dual, "gap": primal - dual, "compiled": compiled}
 

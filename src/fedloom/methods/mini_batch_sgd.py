@@ -35,7 +35,7 @@ class MiniBatchSGD(ServerMethod):
 
     batch: Count | None = 32
     """B, rows of a client's mini-batch; none: all rows of the client."""
-    lam: Annotated[Positive, Search(1e-5, 1.0, log=True)] = 0.01
+    lambda_: Annotated[Positive, Search(1e-5, 1.0, log=True)] = 0.01
     """λ, how much ‖w‖²/2 counts beside the mean loss."""
     beta: Annotated[Positive, Search(1e-3, 1.0, log=True)] = 1.0
     """β, by which the step 1/(λt) is scaled."""
@@ -55,8 +55,8 @@ class MiniBatchSGD(ServerMethod):
         return {"g": client.grad(received["x"], rows)}, memory
 
     def server(self, state: State, replies: Replies, ctx: Context) -> State:
-        x, eta = state["x"], self.beta / (self.lam * (ctx.round + 1))
-        return {"x": x - eta * (self.lam * x + replies.mean("g"))}
+        x, eta = state["x"], self.beta / (self.lambda_ * (ctx.round + 1))
+        return {"x": x - eta * (self.lambda_ * x + replies.mean("g"))}
 
     def measure(self, client: Client, received: Message, memory: Memory) -> dict[str, Tensor]:
         with torch.no_grad():
@@ -69,4 +69,4 @@ class MiniBatchSGD(ServerMethod):
         if not sums or float(sums["rows"]) == 0:
             return {}
         x = state["x"].double()
-        return {"primal": self.lam / 2 * float(x @ x) + float(sums["loss"] / sums["rows"])}
+        return {"primal": self.lambda_ / 2 * float(x @ x) + float(sums["loss"] / sums["rows"])}

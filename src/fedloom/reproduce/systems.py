@@ -69,9 +69,11 @@ def ways(in_time: bool = False) -> list[Way]:
         Way("MOCHA", fedloom.MOCHA(**tasks, stop=half), in_time),
         Way("CoCoA, θ = 0.5 for all", fedloom.MOCHA(**tasks, stop=half, accuracy=0.5)),
         Way(
-            "mini-batch SDCA, one model", fedloom.MiniBatchSDCA(lam=_STRENGTH, batch=64, beta=10.0, stop=half), in_time
+            "mini-batch SDCA, one model",
+            fedloom.MiniBatchSDCA(lambda_=_STRENGTH, batch=64, beta=10.0, stop=half),
+            in_time,
         ),
-        Way("mini-batch SGD, one model", fedloom.MiniBatchSGD(lam=_STRENGTH, batch=64, beta=0.1), in_time),
+        Way("mini-batch SGD, one model", fedloom.MiniBatchSGD(lambda_=_STRENGTH, batch=64, beta=0.1), in_time),
     ]
 
 

@@ -509,7 +509,7 @@ MOCHA_CLAIMS = Declaration(
             "a single task is CoCoA+ with one client",
             lone_problem,
             {"relation": "mean", "lambda2": 0.05, "objective": "mean", "epochs": 2},
-            CoCoAPlus(lam=0.1, epochs=2),
+            CoCoAPlus(lambda_=0.1, epochs=2),
             look=lambda walk, clients: walk.theta(),
             tolerance=1e-10,
         ),
