@@ -94,6 +94,23 @@ def falls(record: Record) -> Iterator[tuple[str, str, str]]:
         yield title, f"rate-{axis.lower()}.svg", _picture(title, below, lines, x, y)
 
 
+def systems(name: str, record: Record) -> Iterator[tuple[str, str, str]]:
+    """How far methods are from the optimum against the simulated time: title, name of the file, picture."""
+    for panel, found in record["panels"].items():
+        parts = {
+            line: [(at, value) for at, value in zip(one["at"], one["values"], strict=True) if at > 0 < value]
+            for line, one in found.items()
+        }
+        lines = [Line(line, *map(list, zip(*points, strict=True))) for line, points in parts.items() if len(points) > 1]
+        values, ends = [v for line in lines for v in line.values], [at for line in lines for at in line.at]
+        if not lines:
+            continue
+        x = Scale(min(ends), max(ends), LEFT, RIGHT, log=True)
+        y = Scale(max(min(values), record["level"] / 10), min(max(values), 1.0), BOTTOM, TOP, log=True)
+        title = f"{panel}: duality gap as a share of the objective"
+        yield title, f"{name}-{slug(panel).lower()}.svg", _picture(title, "Simulated time (operations)", lines, x, y)
+
+
 def _stated(axis: str, line: Line) -> Iterator[Line]:
     """What the two terms of O(HN/T + σ/√(TKN)) say, from where a line of the worst curvature begins."""
     for term, power in (("σ/√(TKN)", -0.5), ("HN/T", {"T": -1.0, "K": 0.0, "N": 1.0}[axis])):

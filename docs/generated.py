@@ -22,6 +22,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from charts import charts, falls
+from charts import systems as timed
 
 import fedloom
 from fedloom.channel import TRANSFORMS
@@ -262,6 +263,8 @@ def pictures() -> dict[Path, str]:
     """Every picture that the pages show of recorded results, and what belongs into its file."""
     names = [found["name"] for page in pages() for found in _CURVES.finditer(page.read_text(encoding="utf-8"))]
     drawn = [picture for name in names for picture in charts(_recorded(name))] + list(falls(_found("rate")))
+    there = [name for name in SYSTEMS if (shipped() / f"results/{name}.json").is_file()]
+    drawn += [picture for name in there for picture in timed(name, _found(name))]
     return {PICTURES / file: svg for _, file, svg in drawn}
 
 
@@ -495,6 +498,24 @@ def rate() -> str:
     return f"{_table(heads, [stated, *rows])}\n\n{shown}"
 
 
+SYSTEMS = ("d3-stragglers", "d3-heterogeneity", "d3-faults")
+"""The programs by the MOCHA paper's cost model."""
+
+
+def systems(name: str) -> str:
+    """The times that a program of the MOCHA paper's cost model found, a row for each line of a panel; and pictures."""
+    if not (shipped() / f"results/{name}.json").is_file():
+        return f"Not recorded yet: `fedloom reproduce {name} --record`."
+    found, rows = _found(name), []
+    for panel, lines in found["panels"].items():
+        for line, one in lines.items():
+            seconds = "–" if one["seconds"] is None else f"{one['seconds']:,.0f}"
+            rows.append((panel, line, seconds, str(one["rounds"]), f"{one['last']:.2g}"))
+    shown = "\n\n".join(f"![{title}]({PICTURES.name}/{file})" for title, file, _ in timed(name, found))
+    heads = ("Panel", "Line", f"time to {found['level']:g}", "rounds", "gap at the end")
+    return f"{_table(heads, rows)}\n\n{shown}"
+
+
 def _slope(run: float, expected: float) -> str:
     return f"{run:+.2f} ({expected:+.2f})".replace("-", "−")
 
@@ -530,5 +551,6 @@ _PARTS: dict[str, Callable[..., str]] = {
     "section": section,
     "source-options": source_options,
     "sources": sources,
+    "systems": systems,
     "tracker-options": tracker_options,
 }

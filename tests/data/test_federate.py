@@ -214,3 +214,17 @@ def test_the_times_of_the_rows_stay_with_them(labelled: Make) -> None:
     assert len(few.time) == len(few.x) == 10  # rows that nobody owns are left out, and so are their times
     for row, seen in zip(few.x, few.time.tolist(), strict=True):
         assert seen in time[(table.x == row).flatten(1).all(1)].tolist()
+
+
+def test_a_positive_class_makes_a_binary_federation(
+    labelled: Callable[..., Table],
+) -> None:
+    table = labelled([k % 4 for k in range(80)], groups=torch.arange(80) // 40)
+    data, before = federate(table, positive="c3", test=0.25), federate(table, test=0.25)
+    assert (data.task, data.classes, data.clients) == ("binary", ("not c3", "c3"), 2)
+    for client in range(2):
+        rows = torch.cat([data.splits[split][client] for split in ("train", "test")])
+        assert torch.equal(data.y[rows, 0] == 1, before.y[rows] == 3)
+    assert "'c3' against the rest: 20 of 80 rows are positive" in data.notes
+    single = federate(table, positive="c3", clients=4, partition="classes", classes_per_client=1)
+    assert {len(single.y[single.splits["train"][client]].unique()) for client in range(4)} == {1}

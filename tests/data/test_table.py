@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedloom.data.table import Table, class_number
+from fedloom.data.table import Table, against_rest, class_number
 from fedloom.errors import DataError
 
 
@@ -56,3 +56,25 @@ def test_a_class_is_found_by_name_or_by_number() -> None:
     assert [class_number(classes, label) for label in ("dog", 0, "1")] == [1, 0, 1]
     with pytest.raises(DataError, match="no class 'cow'; the classes are cat, dog"):
         class_number(classes, "cow")
+
+
+def test_one_class_against_the_rest_is_a_binary_task_that_keeps_its_name(labelled: Callable[..., Table]) -> None:
+    table = labelled([2, 0, 1, 2])
+    for positive in ("c2", 2, "2"):
+        binary = against_rest(table, positive).check()
+        assert (binary.task, binary.classes) == ("binary", ("not c2", "c2"))
+        assert binary.y.tolist() == [[1.0], [0.0], [0.0], [1.0]]
+        assert binary.notes[-1] == "'c2' against the rest: 2 of 4 rows are positive"
+    assert table.y.tolist() == [2, 0, 1, 2]
+
+
+def test_one_class_against_the_rest_needs_several_classes_and_one_that_is_there(
+    labelled: Callable[..., Table],
+) -> None:
+    with pytest.raises(DataError, match="no class 'c9'; the classes are c0, c1, c2"):
+        against_rest(labelled([0, 1, 2]), "c9")
+    binary = against_rest(labelled([0, 1, 2]), "c1")
+    with pytest.raises(DataError, match="binary task already: yes is 'c1'; leave positive out"):
+        against_rest(binary, "c1")
+    with pytest.raises(DataError, match="needs one class for each row, but 'labelled' is a regression task"):
+        against_rest(replace(binary, task="regression"), "c1")

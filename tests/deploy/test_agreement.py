@@ -107,6 +107,7 @@ CASES = {
     "none": {"data": 'scaling = "none"\nmissing = "indicator"'},
     "regression": {"label": "cost", "task": "regression", "top": 'dtype = "float64"'},
     "embedded": {"data": "embed_from = 2\nvalidation = 0.2", "model": "linear"},
+    "one class against the rest": {"task": "classification", "data": 'positive = "died"'},
     "chronological": {"data": 'timestamp_column = "admitted"\nchronological = true', "method": "scaffold"},
 }
 

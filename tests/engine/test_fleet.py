@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from scipy import stats
 
+import fedloom
 from fedloom.engine.fleet import FLEETS, Distribution, Fleet, Varied, common_cycle, fleet_for
 from fedloom.errors import ConfigError
 from fedloom.federation.distributions import WIDEST
@@ -348,11 +349,13 @@ def test_repetitions_begin_together_after_their_least_common_multiple(one: float
 
 
 def test_presets_can_be_changed_and_must_exist() -> None:
-    assert set(FLEETS) == {"ideal", "cross-silo", "cross-device"}
+    assert set(FLEETS) == {"ideal", "cross-silo", "cross-device", "wifi", "lte", "3g"}
     changed = fleet_for("cross-device", dropout=0.5)
     assert changed.dropout == 0.5
     assert changed.speed == FLEETS["cross-device"].speed
-    with pytest.raises(ConfigError, match="no fleet 'office'; choose one of ideal, cross-silo, cross-device"):
+    with pytest.raises(
+        ConfigError, match="no fleet 'office'; choose one of ideal, cross-silo, cross-device, wifi, lte, 3g"
+    ):
         fleet_for("office")
 
 
@@ -362,3 +365,57 @@ def test_silos_are_faster_and_more_reliable_than_devices() -> None:
     assert np.median(silo.seconds(MANY, *work)) < np.median(client.seconds(MANY, *work)) / 5
     assert (silo.dropout, silo.loss, silo.unavailable) == (0, 0, 0)
     assert min(client.dropout, client.loss, client.unavailable) > 0
+
+
+@pytest.mark.parametrize(("name", "communication"), [("wifi", 10), ("lte", 100), ("3g", 1000)])
+def test_the_published_cost_model_charges_eight_a_row_and_a_price_a_round(name: str, communication: int) -> None:
+    work = np.array([0, 1, 105, 306])
+    seconds = FLEETS[name].seconds(IDS, 0, 10**9, np.full(4, 10**9), work)
+    assert seconds.tolist() == (8 * work + communication).tolist()
+    data = fedloom.federate("breast-cancer", clients=3)
+    problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+    run = fedloom.train(problem, fedloom.FedAvg(epochs=2), rounds=3, fleet=FLEETS[name], evaluate=None)
+    longest = int(data.splits["train"].sizes.max())
+    assert run.summary["simulated_seconds"] == 3 * (8 * 2 * longest + communication)
+
+
+def test_stragglers_do_at_least_what_the_fleet_says() -> None:
+    effort = Fleet(stragglers=1.0, least_effort=0.9).effort(MANY, Draw(0))
+    assert effort is not None
+    assert stats.kstest(effort, stats.uniform(0.9, 0.1).cdf).pvalue > 1e-4
+    with pytest.raises(ConfigError, match=r"fleet.least_effort = 0.9 means nothing without stragglers"):
+        Fleet(least_effort=0.9).check()
+
+
+def test_speeds_are_drawn_anew_in_each_round_where_that_is_asked_for() -> None:
+    speed = Distribution.parse("uniform:0.0125:0.125")
+    fleet = fleet_for("wifi", speed=speed, redraw_speed=True)
+    first, second = fleet.pace(MANY, 0, 0), fleet.pace(MANY, 0, 1)
+    for paces in (first, second):
+        assert stats.kstest(paces, stats.uniform(0.0125, 0.1125).cdf).pvalue > 1e-4
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
+    assert np.array_equal(fleet.pace(MANY, 0, 1), second)
+    kept = fleet_for("wifi", speed=speed)
+    assert np.array_equal(kept.pace(MANY, 0, 0), kept.pace(MANY, 0, 1))
+
+
+@pytest.mark.parametrize("schedule", ["rounds", "async"])
+def test_named_clients_give_up_in_every_round_and_nobody_else_does(schedule: Any) -> None:
+    data = fedloom.federate("breast-cancer", clients=4)
+    problem = fedloom.Problem(data, fedloom.build_model("linear", data))
+    run = fedloom.train(
+        problem,
+        fedloom.FedAvg(),
+        rounds=3,
+        fleet=fleet_for("wifi", drops=(1, "3")),
+        evaluate=None,
+        schedule=fedloom.Schedule(schedule, concurrency=4) if schedule == "async" else None,
+    )
+    rows = run.history[1:]
+    if schedule == "rounds":
+        assert [(row["selected"], row["accepted"], row["dropped"]) for row in rows] == [(4, 2, 2)] * 3
+    ends = {(job[0], job[3]) for row in rows for job in row["jobs"]}
+    assert {client for client, fate in ends if fate == "dropped"} == {1, 3}
+    assert {client for client, fate in ends if fate == "accepted"} == {0, 2}
+    with pytest.raises(ConfigError, match=r"there is no client '9'; the 4 clients are 0, 1, 2, 3"):
+        fedloom.train(problem, fedloom.FedAvg(), rounds=1, fleet=Fleet(drops=(9,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -313,3 +314,18 @@ def test_a_method_with_personal_models_starts_a_stranger_from_the_servers() -> N
     run = fedloom.train(problem, Local(), rounds=1, evaluate=())
     done = fedloom.adapt(run, data=table(slice(0, 30), list("0123456789")), problem=problem, method=Local(), lr=1e-12)
     torch.testing.assert_close(done.theta, run.state["x"])
+
+
+def test_a_new_clients_classes_are_one_against_the_rest_as_the_runs_were(tmp_path: Path) -> None:
+    trained = csv(tmp_path / "trained.csv", range(90))
+    settings = {"data.path": str(trained), "data.label_column": "label", "data.positive": "mid", "data.clients": 3}
+    Experiment.load(None, {**settings, "rounds": 1}).run(tmp_path / "run")
+    config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert config["data"]["positive"] == "mid"
+    new = csv(tmp_path / "new.csv", range(200, 212))
+    by_file = adapted_to(tmp_path / "run", None, [Override("data.path", str(new), "--data")])
+    names = ["low", "mid", "top"]
+    table = fedloom.load_file(new, label_column="label", task="classification", class_names=names, like=trained)
+    assert torch.equal(fedloom.adapt(tmp_path / "run", data=table).theta, by_file.theta)
+    with pytest.raises(RunError, match="other settings"):
+        Experiment.load(None, {**settings, "data.positive": "low", "rounds": 1}).start(tmp_path / "run")

@@ -39,6 +39,18 @@ def refusal(folder: Path, text: str, *sets: str) -> str:
             "exp.toml:2: data.augment = \"flop\" cannot be: augment = 'flop': 'flop' does not",
         ),
         ('[data]\nname = "breast-cancer"\naugment = "flip"', 'exp.toml:3: data.augment = "flip" cannot be: '),
+        (
+            '[data]\npositive = "ten"',
+            "exp.toml:2: data.positive = \"ten\" cannot be: there is no class 'ten'; the classes are 0, 1, 2",
+        ),
+        (
+            '[data]\nname = "breast-cancer"\npositive = 1',
+            "exp.toml:3: data.positive = 1 cannot be: 'breast-cancer' is a binary",
+        ),
+        (
+            '[data]\nname = "diabetes"\npositive = 1',
+            "exp.toml:3: data.positive = 1 cannot be: positive = 1 needs one class",
+        ),
         ('[data]\nname = "diabetes"\nfill = true', "exp.toml:3: data.fill = true needs a class for each row"),
         ('[data]\naugment = "flip"\n[method]\nname = "fedsgd"', 'exp.toml:2: data.augment = "flip" '),
         ('[model]\nname = "mpl"', 'exp.toml:2: model.name = "mpl" is no model'),

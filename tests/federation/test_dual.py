@@ -276,3 +276,15 @@ def test_what_has_no_dual_is_refused_with_the_remedy(task: str, said: str) -> No
     model = fedloom.build_model("mlp" if task == "mlp" else "linear", data)
     with pytest.raises(ConfigError, match=said):
         dual.check_dual(fedloom.Problem(data, model, "absolute" if task == "absolute" else "auto"), "cocoa")
+
+
+def test_rows_that_were_moved_into_shared_memory_are_read_where_they_are_now() -> None:
+    problem = make_problem("hinge")
+    client = problem.client(np.arange(2), Draw(0))
+    before = client.ascend(client.duals(), torch.zeros(problem.model.n, dtype=F64), 1.0, 1.0)[0]
+    old = problem.design
+    problem.data.x.share_memory_()
+    after = client.ascend(client.duals(), torch.zeros(problem.model.n, dtype=F64), 1.0, 1.0)[0]
+    assert problem.design is not old
+    assert torch.equal(before, after)
+    assert problem.on(problem.data).design is problem.design

@@ -148,8 +148,18 @@ def write_run(
             "label": label or method,
             "per_client": {"clients": list(range(clients)), "accuracy": accuracy.tolist(), "loss": loss.tolist()},
         }
+        if schedule and method == "fedavg":
+            summary["relations"] = relations_of(clients, 3 if schedule == "async" else 2)
         (folder / "summary.json").write_text(json.dumps(summary))
     return folder
+
+
+def relations_of(clients: int, groups: int = 3) -> dict[str, Any]:
+    """Clients of some groups in turn: alike within, unlike between."""
+    own = np.arange(clients) % groups
+    matrix = np.where(own[:, None] == own, 0.8, -0.3)
+    np.fill_diagonal(matrix, 1.0)
+    return {"kind": "clustered", "labels": [f"c{at}" for at in range(clients)], "matrix": matrix.tolist()}
 
 
 @pytest.fixture
@@ -166,3 +176,9 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for seed in (1, 2, 3):
             write_run(folder / method / f"seed-{seed}", method=method, seed=seed)
     return folder
+
+
+@pytest.fixture(scope="session")
+def related() -> Callable[[int], dict[str, Any]]:
+    """Makes the relations of so many clients, of three groups."""
+    return relations_of

@@ -406,7 +406,7 @@ def test_no_page_is_wider_than_its_screen(report, schedules, tmp_path):
 def test_a_browser_draws_the_fleet_and_the_columns_without_complaint(schedules, tmp_path):
     dom, complaints = browse(schedules, tmp_path / "profile")
     assert complaints == []
-    for name in ("fleet", "features"):
+    for name in ("fleet", "features", "relations"):
         assert re.search(rf'<div class="[^"]*js-plotly-plot[^"]*" id="chart-{name}"', dom), name
     assert dom.count('class="point"') > 100
 

@@ -19,6 +19,7 @@ DATA = {
     "d2-growth": ("beijing-air", "extrasensory", "fashion-mnist"),
     "d2-quality": ("beijing-air", "extrasensory", "fashion-mnist"),
     "d2-time": ("beijing-air", "extrasensory", "fashion-mnist"),
+    "d3-error": ("hapt", "vehicle", "landmine"),
     "d4-fedmeta": ("mnist", "cifar10"),
     "d4-personal": ("mnist", "cifar10"),
     "drift": (),

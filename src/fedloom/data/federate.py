@@ -19,7 +19,7 @@ from fedloom.data.remedies import costs, filled, public_rows, with_public
 from fedloom.data.scaling import Holders, Scales, Sums, by_column, scaled, sums_of
 from fedloom.data.sizes import Whole
 from fedloom.data.splits import Labels, RoleClasses, Splitter, choose_roles, refuse_empty, share_published, split
-from fedloom.data.table import Table
+from fedloom.data.table import Table, against_rest
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.augment import Augment
 from fedloom.federation.blocks import Blocks
@@ -45,6 +45,7 @@ def federate(
     fold: int | None = None,
     source_classes: Labels | None = None,
     target_classes: Labels | None = None,
+    positive: int | str | None = None,
     chronological: bool | None = None,
     allow_empty: bool = False,
     public: float | None = None,
@@ -69,6 +70,8 @@ def federate(
     * ``folds``, ``fold``: cross-validation. Of ``folds=5`` of each client's rows ``fold=2`` tests the second, and the
       others train; "clients" leaves out each client once, "clients:5" groups of them, and tests them as targets.
     * ``source_classes``, ``target_classes``: the classes that clients of either role may hold; none: all.
+    * ``positive``: of several classes this one, by name or number, against the rest, as a binary task. Partitions and
+      splits by label then see these two; none: the classes as they are.
     * ``chronological``: test on each client's last rows rather than on a random sample; None: so for series alone.
     * ``allow_empty``: a client may have no rows.
     * ``public``: a share of all source clients' training rows, drawn by the seed, that every source client gets as
@@ -98,6 +101,7 @@ def federate(
         fold=fold,
         source_classes=source_classes,
         target_classes=target_classes,
+        positive=positive,
         chronological=chronological,
         allow_empty=allow_empty,
         public=public,
@@ -195,6 +199,7 @@ def divide(
     fold: int | None = None,
     source_classes: Labels | None = None,
     target_classes: Labels | None = None,
+    positive: int | str | None = None,
     chronological: bool | None = None,
     allow_empty: bool = False,
     public: float | None = None,
@@ -204,6 +209,8 @@ def divide(
 ) -> Divided:
     """The first half of ``federate``, which has the same arguments: everything but the scaling."""
     table = _table(table).check()
+    if positive is not None:
+        table = against_rest(table, positive)
     plan, draw = make_partition(partition or default_partition(table), **options), Draw(seed)
     may_hold, blocks = RoleClasses(source_classes, target_classes), None
     changed = None if augment is None else Augment.parse(augment, tuple(table.x.shape[1:]))

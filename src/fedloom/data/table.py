@@ -112,6 +112,23 @@ def class_number(classes: tuple[str, ...], label: int | str) -> int:
     raise DataError(f"there is no class {label!r}; the classes are {', '.join(classes)}")
 
 
+def against_rest(table: Table, positive: int | str) -> Table:
+    """The same rows with one class, given by number or by name, against all others: a binary task of no and yes."""
+    if table.task == "binary":
+        yes = f": yes is {table.classes[1]!r}" if table.classes else ""
+        raise DataError(f"{table.name!r} is a binary task already{yes}; leave positive out")
+    if table.task != "classification":
+        raise DataError(
+            f"positive = {positive!r} needs one class for each row, but {table.name!r} is a {table.task} task; leave "
+            "it out"
+        )
+    number = class_number(table.classes, positive)
+    name = table.classes[number]
+    y = (table.y == number).to(torch.float32).unsqueeze(1)
+    note = f"{name!r} against the rest: {int(y.sum()):,} of {len(y):,} rows are positive"
+    return replace(table, y=y, task="binary", classes=(f"not {name}", name), notes=(*table.notes, note))
+
+
 def _check_finite(table: Table, values: Tensor, what: str, missing: bool = False) -> None:
     """NaN and infinity would become the model's; aminmax finds them without another array of the table's size.
 

@@ -90,7 +90,7 @@ def _of_nodes(experiment: Experiment) -> dict[str, Any]:
     """The [data] section of nodes that read their own files."""
     plan = experiment.data_plan
     whole = plan.resolved(experiment.table(), experiment.data())
-    kept = {*plan.options, "seed", "test", "validation", "support", "chronological"}
+    kept = {*plan.options, "seed", "test", "validation", "support", "chronological", "positive"}
     return {key: value for key, value in whole.items() if key in kept} | {"task": experiment.table().task}
 
 

@@ -154,6 +154,7 @@ class Own(Device):
             test=division.test,
             validation=division.validation,
             support=division.support,
+            positive=division.positive,
             chronological=division.chronological,
         )
         return replace(divided, roles=np.array([_ROLES[role]]))

@@ -98,7 +98,8 @@ def _check_own_rows(experiment: Experiment) -> None:
     if not of_nodes(experiment):
         return
     said, options = experiment.settings.get(("data",)) or {}, experiment.data_plan.options
-    unused = sorted(set(said) - {"path", "seed", "test", "validation", "support", "chronological", *options})
+    followed = {"path", "seed", "test", "validation", "support", "chronological", "positive", *options}
+    unused = sorted(set(said) - followed)
     if unused:
         log.warning("[data] says how a simulation deals rows, and is left out here: %s", ", ".join(unused))
     file = experiment.settings.file

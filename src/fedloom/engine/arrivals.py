@@ -337,7 +337,8 @@ class Arrivals(Staggered):
     def _bound(self, clients: Ints, rows: Ints) -> Floats:
         """Delays, and the work that the method promises unless somebody may be cut short or slowed down."""
         fleet, method, seed = self.fleet, self.method, self.setting.seed
-        cut = fleet.stragglers > 0 or fleet.jitter > 0 or (fleet.deadline is not None and fleet.late == "partial")
+        varies = fleet.stragglers > 0 or fleet.jitter > 0 or fleet.redraw_speed
+        cut = varies or (fleet.deadline is not None and fleet.late == "partial")
         work = None if cut else method.work(rows)
         least = fleet.seconds(clients, seed, 0, 0, np.zeros_like(clients) if work is None else work, self.wave)
         least = least if fleet.deadline is None else np.minimum(least, fleet.deadline)

@@ -326,6 +326,7 @@ class Engine(ABC):
         up = np.full(len(stack), result.bytes, dtype=np.int64)
         seconds = fleet.seconds(clients, seed, call.down[stack], up, result.evaluations, call.turn)
         gone = interrupted(self.setting.availability, clients, call.started[stack], seconds)
+        gone |= np.isin(clients, self.setting.dropping)
         fates = fleet.fates(clients, seconds, draw, gone)
         self._refuse_nan(clients, result, fates)
         kept = np.flatnonzero(fates["accepted"])

@@ -7,6 +7,7 @@ clients takes no memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction as Ratio
 from functools import cache
@@ -30,7 +31,9 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _BY_THE_CLOCK = ("leaves", "period", "fails_every", "trace", "trace_repeats")
-_MISHAPS = ("unavailable", "dropout", "loss", "stragglers", "deadline", "absent", "away", "repair", *_BY_THE_CLOCK)
+_CHANCES = ("unavailable", "dropout", "loss", "stragglers", "deadline", "absent", "away", "repair")
+_MISHAPS = (*_CHANCES, "drops", "least_effort", *_BY_THE_CLOCK)
+_LEAST = 0.1
 _TOGETHER = (("period", "away"), ("away", "period"), ("repair", "fails_every"), ("trace_repeats", "trace"))
 """Fields that mean nothing without another one."""
 _LONGEST = 1e12
@@ -68,16 +71,22 @@ class Fleet:
     """Bytes a second from the client to the server."""
     redraw: bool = False
     """Whether delays are drawn anew for every exchange instead of once for each client."""
+    redraw_speed: bool = False
+    """Whether speeds are drawn anew in every round instead of once for each client."""
     jitter: Annotated[float, Interval(ge=0, le=WIDEST)] = 0.0
     """How much a client's speed varies from round to round: the standard deviation of its logarithm."""
     unavailable: Fraction = 0.0
     """Chance that a client cannot be reached in a round; it is not selected then."""
     dropout: Fraction = 0.0
     """Chance that a selected client gives up in a round and never answers."""
+    drops: Sequence[int | str] | None = None
+    """Clients, by name or number, that give up in every round in which they are selected; none: nobody does."""
     loss: Fraction = 0.0
     """Chance that a reply is lost on its way."""
     stragglers: Fraction = 0.0
-    """Share of the selected clients that manage only a part of their work in a round, 10 to 100 % of it."""
+    """Share of the selected clients that manage only a part of their work in a round, drawn evenly …"""
+    least_effort: Annotated[float, Interval(gt=0, le=1)] = _LEAST
+    """… from this part of it to all."""
     deadline: Positive | None = None
     """Seconds after which a round ends; none: the server waits for everybody."""
     late: Literal["drop", "partial"] = "drop"
@@ -124,6 +133,11 @@ class Fleet:
                 raise ConfigError(
                     f"fleet.{name} = {getattr(self, name)} means nothing without fleet.{other}; give both or neither"
                 )
+        if self.least_effort != _LEAST and self.stragglers == 0:
+            raise ConfigError(
+                f"fleet.least_effort = {self.least_effort:g} means nothing without stragglers; give their share "
+                "(fleet.stragglers = 1.0: all clients)"
+            )
         for name in ("absent", "away"):
             if getattr(self, name) == 1:
                 raise ConfigError(f"fleet.{name} = 1: nobody would ever be there; choose less than 1")
@@ -168,7 +182,8 @@ class Fleet:
         if self.stragglers == 0:
             return None
         slow = draw.uniform("straggler", clients, 2)
-        return np.where(slow[:, 0] < self.stragglers, 0.1 + 0.9 * slow[:, 1], 1.0)
+        least = self.least_effort
+        return np.where(slow[:, 0] < self.stragglers, least + (1 - least) * slow[:, 1], 1.0)
 
     @property
     def instant(self) -> bool:
@@ -202,7 +217,8 @@ class Fleet:
 
     def pace(self, clients: Ints, seed: int, round: int) -> Floats:
         """Gradient evaluations a second of each client in this round."""
-        speed = self.speed.kept(seed, "speed", clients)
+        anew = self.redraw_speed
+        speed = self.speed.of(Draw(seed, round), "speed", clients) if anew else self.speed.kept(seed, "speed", clients)
         if self.jitter == 0:
             return speed
         return np.asarray(speed * np.exp(self.jitter * Draw(seed, round).normal("jitter", clients, 1)[:, 0]))
@@ -292,6 +308,18 @@ FLEETS.register(
         loss=0.02,
     ),
 )
+
+
+def _relative(communication: float) -> Fleet:
+    """The cost model of Smith et al. (2017): 8 operations for each row of a local step, and so many for a round's two
+    messages, whatever their bytes. A second stands for an operation: times are relative.
+    """
+    half = Distribution("constant", communication / 2)
+    return Fleet(speed=Distribution("constant", 1 / 8), delay_down=half, delay_up=half)
+
+
+for _name, _communication in (("wifi", 10.0), ("lte", 100.0), ("3g", 1000.0)):
+    FLEETS.register(_name, _relative(_communication))
 
 
 def fleet_for(preset: str, **changes: object) -> Fleet:

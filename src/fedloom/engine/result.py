@@ -82,14 +82,15 @@ class Run:
 
     def plot(
         self,
-        kind: Literal["curves", "clients", "gain", "participation", "fleet", "tasks"] = "curves",
+        kind: Literal["curves", "clients", "gain", "participation", "fleet", "tasks", "relations"] = "curves",
         metric: str | None = None,
         **how: Any,
     ) -> Figure:
         """The run as a plotly figure, which a notebook shows and ``write_html`` keeps.
 
         * ``kind``: learning "curves"; the "clients" at the end; what they "gain" by models of their own, a dot each;
-          what became of replies ("participation"); the "fleet" in simulated time; "tasks" in sequence.
+          what became of replies ("participation"); the "fleet" in simulated time; "tasks" in sequence;
+          how clients' models are related ("relations").
         * ``metric``: the metric of curves, clients and gain; none: the primary one.
         * ``how``: of curves what they are drawn against (``x="bytes"``) and the ``statistic``; of the gain what it is
           over (``beside="local"``); of others the ``view``.

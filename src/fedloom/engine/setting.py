@@ -9,14 +9,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
 from fedloom.channel import Channel
 from fedloom.engine.availability import Availability
 from fedloom.engine.decision import Decision, check_decision
 from fedloom.engine.evaluation import VALIDATION, Evaluation, watched
-from fedloom.engine.fleet import Fleet
+from fedloom.engine.fleet import Fleet, Ints
 from fedloom.engine.online import check_stream
 from fedloom.engine.schedule import Schedule
 from fedloom.engine.selection import All, Selection, Uniform
+from fedloom.engine.trace import numbered
 from fedloom.errors import ConfigError, ModelError, Unfit
 from fedloom.federation.data import SOURCE, FederatedData
 from fedloom.federation.metrics import Metric, metrics_of
@@ -113,6 +116,8 @@ class Setting:
             self.fleet.check()
             with faults.collecting(("fleet", "trace"), ("fleet", "absent")):
                 self.availability  # noqa: B018
+            with faults.collecting(("fleet", "drops")):
+                self.dropping  # noqa: B018
         if self.stream is not None:
             with faults.collecting(("stream",)):
                 check_stream(self.stream, data, self.fleet, self.seed)
@@ -178,6 +183,12 @@ class Setting:
         if self.method.layout == "pooled":
             return Availability()
         return Availability.of(self.fleet, self.seed, data.clients, data.names, data.with_role(SOURCE).numpy())
+
+    @cached_property
+    def dropping(self) -> Ints:
+        """The clients that give up whenever they are selected; a pool never does."""
+        data, called = self.problem.data, () if self.method.layout == "pooled" else self.fleet.drops or ()
+        return np.array(numbered(called, data.clients, data.names), dtype=np.int64)
 
     def _check_vectors(self, faults: Gatherer) -> None:
         """The models that were given must be such models, and one that is needed must be there."""

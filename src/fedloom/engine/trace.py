@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedloom.errors import DataError
+from fedloom.errors import DataError, Unfit
 
 COLUMNS = ("client", "start", "end")
 Interval = tuple[float, float]
@@ -28,11 +28,25 @@ def read_trace(
     for line, (client, *ends) in _lines(path):
         place = f"{path}:{line}"
         if client not in known:
-            raise DataError(f"{place}: there is no client {client!r}; the {clients} clients are {_some(known)}")
+            raise DataError(f"{place}: {_stranger(client, known, clients)}")
         found.setdefault(known[client], []).append(_interval(place, ends, repeats))
     if not found:
         raise DataError(f"{path} has no line below its header; give one for each time that a client is there")
     return {client: _merged(intervals) for client, intervals in sorted(found.items())}
+
+
+def numbered(called: Sequence[int | str], clients: int, names: Sequence[str] | None = None) -> list[int]:
+    """The numbers of the clients that always drop out, who are called by name or by number, as in a trace."""
+    known = _known(clients, names)
+    strangers = [client for client in called if str(client) not in known]
+    if strangers:
+        what = f"cannot be: {_stranger(str(strangers[0]), known, clients)}"
+        raise Unfit(f"fleet.drops = {list(called)!r} {what}", what)
+    return sorted({known[str(client)] for client in called})
+
+
+def _stranger(client: str, known: dict[str, int], clients: int) -> str:
+    return f"there is no client {client!r}; the {clients} clients are {_some(known)}"
 
 
 def _known(clients: int, names: Sequence[str] | None) -> dict[str, int]:

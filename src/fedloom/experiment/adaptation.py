@@ -31,7 +31,7 @@ from fedloom.storage.signature import reading
 from fedloom.storage.store import MemoryStore
 from fedloom.types import State
 
-_KEPT = ("support", "chronological", "seed")
+_KEPT = ("support", "chronological", "seed", "positive")
 """What of a run's division holds for a new client too."""
 
 
@@ -118,11 +118,12 @@ class Trained:
             settings.set(change)
         given = settings.values["data"]
         if "path" in given:
-            given.setdefault("task", known.task)
+            labels = known if plan.division.positive is None else experiment.table()
+            given.setdefault("task", labels.task)
             if known.x_scale is None and given.get("scaling", "auto") == "auto":
                 given["scaling"] = "none"  # the model reads numbers as they are
-            if known.classes and known.task != "multilabel":
-                given.setdefault("class_names", list(known.classes))
+            if labels.classes and labels.task != "multilabel":
+                given.setdefault("class_names", list(labels.classes))
         faults = Faults(settings)
         new = read_data(faults)
         faults.stop()
@@ -213,8 +214,10 @@ def _new_client(trained: Trained, data: FederatedData | Table, client: int | str
     """A client that the run has never seen: it comes after all that it has."""
     if isinstance(data, Table):
         alone = {} if data.groups is not None else {"clients": 1}
-        known = trained.problem.data
-        data = federate(data, test=0.0, seed=trained.seed, allow_empty=True, like=known, **alone)  # type: ignore[arg-type]
+        known, experiment = trained.problem.data, trained.experiment
+        positive = None if experiment is None or data.task == "binary" else experiment.data_plan.division.positive
+        how: dict[str, Any] = {"test": 0.0, "allow_empty": True, "positive": positive, **alone}
+        data = federate(data, seed=trained.seed, like=known, **how)
     number = 0 if client is None and data.clients == 1 else _number(data, client)
     return Adaptee.among(_as_trained(trained, data), number, seen=False, number=trained.problem.data.clients)
 

@@ -13,7 +13,7 @@ from fedloom.data import SOURCES, STEPS, Table, default_partition, load, load_fi
 from fedloom.data.federate import Divided, divide
 from fedloom.data.folds import TEST, Fold
 from fedloom.data.paths import common_name, found_files, is_columns, is_pattern
-from fedloom.data.table import class_number
+from fedloom.data.table import against_rest, class_number
 from fedloom.experiment.faults import Faults
 from fedloom.experiment.forms import Form, spoken
 from fedloom.federation.augment import Augment
@@ -55,6 +55,9 @@ class Division:
     """The classes that training clients may hold; none: all."""
     target_classes: Sequence[int | str] | None = None
     """The classes that target clients may hold; none: all."""
+    positive: int | str | None = None
+    """Of several classes this one, by name or number, against the rest, as a binary task; partitions and splits by
+    label then see these two. None: the classes as they are."""
     chronological: bool | None = None
     """Test on each client's last rows rather than on a random sample; none: so for data that are series."""
     public: Annotated[float, Interval(gt=0, lt=1)] | None = None
@@ -121,6 +124,9 @@ class DataPlan:
     def check(self, table: Table, faults: Faults) -> None:
         """What the rows do not allow, said of the key that asks for it; the partition itself checks the rest."""
         d, steps = self.division, self._steps(table)
+        if d.positive is not None:
+            with faults.collecting(("data", "positive")):
+                table = against_rest(table, d.positive)
         if d.clients is not None and d.clients > len(table):
             faults.add(("data", "clients"), f"cannot be: the data have {len(table)} rows")
         if table.labels is None and _BY_LABEL & set(steps):

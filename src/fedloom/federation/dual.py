@@ -13,6 +13,7 @@ The subproblem of a client (Smith et al., "CoCoA", JMLR 2018, equation 9; MOCHA,
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -39,6 +40,7 @@ Order = Literal["permuted", "random", "cyclic"]
 are."""
 Losses = Loss | Sequence[Loss]
 """One loss for all clients of a stack, or one for each."""
+_ROWS = 4096  # whose fixed features are worked out at a time
 _PASSES = 1000  # that a client takes at most for a local accuracy
 _LEAST = 20_000  # … and for the minimum of its subproblem
 _ROUNDING = 1e-14  # of the sums of which a gap is the difference
@@ -47,11 +49,11 @@ _ROUNDING = 1e-14  # of the sums of which a gap is the difference
 def check_dual(problem: Problem, name: str, loss: Loss | None = None) -> None:
     """Refuses a model or a loss that has no dual here, with the reason and the remedy."""
     loss = problem.loss if loss is None else loss
-    if linear_layer(problem) is None:
+    if _found(problem) is None:
         raise ConfigError(
             f"{name} needs a linear model, and this is none: its dual is that of Σ ℓ(w·x), one number for each row; "
             "a loss that is not convex in the model has no strong duality, so no gap would tell how far it is from the "
-            "optimum. Set model = 'linear'; richer features can be worked out beforehand, and stay fixed"
+            "optimum. Set model = 'linear', or one with fixed features: 'fourier', or 'trained' with those of a run"
         )
     if loss.dual is None:
         task = problem.data.task
@@ -189,15 +191,18 @@ class _Ascent:
     def until(self, enough: float, count: Ints) -> Ints:
         """Passes until at most this share of the subproblem is left, or so many steps are done; gives these."""
         sizes, before = self.duals.sizes, self.value()
-        done, number = np.zeros_like(count), 0
+        done, number, look = np.zeros_like(count), 0, 1
         open_ = count > 0
         while open_.any():
             take = np.where(open_, np.minimum(sizes, count - done), 0)
             self.go(number, take)
             done, number = done + take, number + 1
-            gap, rounding = self.gap()
-            left = enough * (np.maximum(before - self.value(), 0) + gap)
-            open_ &= (gap > np.maximum(left, rounding)) & (done < count)
+            open_ &= done < count
+            if number >= look:  # ever more rarely: a look costs more than a pass over few rows
+                look = number + 1 + number // 8
+                gap, rounding = self.gap()
+                left = enough * (np.maximum(before - self.value(), 0) + gap)
+                open_ &= gap > np.maximum(left, rounding)
         return done
 
     def value(self) -> Floats:
@@ -317,14 +322,25 @@ def empty(client: Client, split: str) -> Tensor:
 
 
 def design_of(problem: Problem) -> Design:
-    """The features of all rows, as the loops read them."""
-    return Design(problem.x.flatten(1).contiguous().numpy())
+    """The features of all rows, as the loops read them: those of the rows, or what a fixed network makes of them."""
+    if linear_layer(problem) is not None or problem.model.head is None:
+        return Design(problem.x.flatten(1).contiguous().numpy())
+    front = copy.deepcopy(problem.model.head[0]).to(problem.dtype)
+    with torch.no_grad():
+        parts = [front(rows) for rows in torch.split(problem.x, _ROWS)]
+    return Design(torch.cat(parts).contiguous().numpy())
 
 
 def _layer(problem: Problem) -> Layer:
-    layer = linear_layer(problem)
+    layer = _found(problem)
     assert layer is not None  # the method's check refuses others
     return layer
+
+
+def _found(problem: Problem) -> Layer | None:
+    """The layer of a linear model, or of one whose features are fixed."""
+    head = problem.model.head
+    return linear_layer(problem) or (None if head is None else head[1])
 
 
 def _column(client: Client, value: float | Tensor) -> Floats:

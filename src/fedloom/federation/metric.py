@@ -253,9 +253,8 @@ class RowMean(Mean):
         return predictions.sums(torch.stack([each, torch.ones_like(each)], -1))
 
 
-@METRICS.register("accuracy")
-class Accuracy(Mean):
-    """The share of rows that are right; of several labels, the mean over rows of the share of known labels."""
+class Labelled(Mean):
+    """What is counted of rows whose labels are right or wrong."""
 
     tasks = LABELS
     bounds = (0.0, 1.0)
@@ -265,3 +264,18 @@ class Accuracy(Mean):
         hit, known = ((part.unsqueeze(-1).flatten(1)) for part in (predictions.labels() == y, ~torch.isnan(y)))
         share = (hit & known).sum(-1) / known.sum(-1).clamp(min=1)
         return predictions.sums(torch.stack([share, known.any(-1)], -1))
+
+
+@METRICS.register("accuracy")
+class Accuracy(Labelled):
+    """The share of rows that are right; of several labels, the mean over rows of the share of known labels."""
+
+
+@METRICS.register("error")
+class Error(Labelled):
+    """The share of rows that are wrong: 1 − accuracy."""
+
+    higher_is_better = False
+
+    def value(self, counts: Tensor) -> Tensor:
+        return 1 - super().value(counts)

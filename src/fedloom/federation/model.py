@@ -168,6 +168,17 @@ class Model:
             for link in links
         )
 
+    @cached_property
+    def head(self) -> tuple[nn.Module, Layer] | None:
+        """Of a model whose last layer alone is trained: what makes that layer's inputs of a row, and the layer."""
+        module = self.module
+        if not isinstance(module, nn.Sequential) or not isinstance(module[-1], nn.Linear) or self.statistics:
+            return None
+        weight, bias = (f"{len(module) - 1}.{name}" for name in ("weight", "bias"))
+        if weight not in self.slices or set(self.slices) - {weight, bias}:
+            return None
+        return module[:-1], Layer(self.slices[weight], self.slices.get(bias), "")
+
     def single(self, shape: tuple[int, ...]) -> str | None:
         """Why clients do not compute with rows of this shape in stacks, one beside the other; None: they do."""
         if shape not in self._singles:

@@ -6,10 +6,13 @@ import copy
 import functools
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,13 +20,14 @@ from fedloom.capacity import refuse_larger
 from fedloom.errors import ConfigError, ModelError
 from fedloom.federation.data import FederatedData
 from fedloom.federation.model import Model
-from fedloom.federation.randomness import torch_seeded
+from fedloom.federation.randomness import Draw, torch_seeded
 from fedloom.register import Register
-from fedloom.types import Count
+from fedloom.types import Count, Positive
 
 _COPIES = 4
 """Of a model that is trained there are at least these: the module, θ, a client's own, and a gradient."""
 _MOST_LAYERS = 1000
+_DISTANT = 1000  # rows whose distances are looked at
 EMBEDDED = "embedded"
 """The option of a network that says which numbers of a row are categories: the data say it, and no user."""
 Build = Callable[..., nn.Module]
@@ -99,6 +103,58 @@ def mlp(
     """
     front, width = _flat(shape, embedded)
     return nn.Sequential(front, *_dense(width, hidden, outputs, _activation(activation)))
+
+
+class Fourier(nn.Module):
+    """x ↦ √(2/D) cos(Ωx + b), Ω of N(0, 1/bandwidth²) and b even in [0, 2π): D random Fourier features.
+
+    Their inner products approximate exp(−‖x − x'‖²/(2·bandwidth²)) (Rahimi and Recht, 2007). Nothing of it is trained.
+    """
+
+    omega: Tensor
+    shift: Tensor
+
+    def __init__(self, width: int, features: int, bandwidth: float, seed: int) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(seed)
+        omega = torch.randn(features, width, generator=draw, dtype=torch.float64) / bandwidth
+        self.register_buffer("omega", omega)
+        self.register_buffer("shift", 2 * math.pi * torch.rand(features, generator=draw, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The features of rows."""
+        omega, shift = self.omega.to(x.dtype), self.shift.to(x.dtype)
+        return math.sqrt(2 / len(shift)) * torch.cos(x @ omega.T + shift)
+
+
+@NETWORKS.register("fourier")
+def fourier(
+    shape: tuple[int, ...],
+    outputs: int,
+    features: Count = 300,
+    bandwidth: Positive | None = None,
+    feature_seed: int = 0,
+    bias: bool = True,
+) -> nn.Module:
+    """A linear model of random Fourier features: an approximation of a Gaussian kernel, whose head alone is trained.
+
+    ``features`` is their number. ``bandwidth`` is the width of the kernel; none: the median of the distances between
+    training rows. ``feature_seed`` draws them, the same for all seeds of a run.
+    """
+    if bandwidth is None:
+        raise ConfigError("a fourier model needs its bandwidth, or rows to take the median of their distances of")
+    front = Fourier(math.prod(shape), features, bandwidth, feature_seed)
+    return nn.Sequential(nn.Flatten(), front, nn.Linear(features, outputs, bias=bias))
+
+
+@NETWORKS.register("trained")
+def trained(shape: tuple[int, ...], outputs: int, run: str = "", bias: bool = True) -> nn.Module:
+    """A linear model of what the network of an earlier run makes of a row: all of it but its last layer, as it is.
+
+    ``run`` is the folder of that run. Its rows must have been scaled as those here are.
+    """
+    front, width = resolve_name("fedloom.prediction.features:front_of")(run)
+    return nn.Sequential(front, nn.Linear(width, outputs, bias=bias))
 
 
 @NETWORKS.register("lenet")
@@ -470,10 +526,10 @@ def build_model(
 ) -> Model:
     """Build the model of that name, or the user's own, with the inputs and outputs that the data need.
 
-    * ``name``: "linear", "mlp", "lenet", "cnn", "resnet8", "resnet18", "lstm", "transformer", or a callable,
-      "package.module:callable", which is given the shape of a row, the number of outputs and the options. Or a
-      ``torch.nn.Module``, whose weights are then the first ones for every seed; or a function or class that gives one,
-      called with (shape, outputs, options) where data are given, else without arguments.
+    * ``name``: "linear", "mlp", "lenet", "cnn", "resnet8", "resnet18", "lstm", "transformer", "fourier", "trained", or
+      a callable, "package.module:callable", which is given the shape of a row, the number of outputs and the options.
+      Or a ``torch.nn.Module``, whose weights are then the first ones for every seed; or a function or class that
+      gives one, called with (shape, outputs, options) where data are given, else without arguments.
     * ``data``: the federation that the model is for; a module needs none.
     * ``options``: those of the network, such as ``hidden=[64]`` of an mlp.
 
@@ -498,7 +554,8 @@ def build_model(
     shape = tuple(data.x.shape[1:])
     if not isinstance(name, str):
         return Model(Given(functools.partial(name, shape, data.outputs, **options, **_embedded(name, data))))
-    recipe = Recipe(name, shape, data.outputs, options | _embedded(NETWORKS.find(name), data))
+    build = NETWORKS.find(name)
+    recipe = Recipe(name, shape, data.outputs, options | _embedded(build, data) | _measured(build, data, options))
     recipe.refuse_larger()
     return Model(recipe)
 
@@ -508,6 +565,27 @@ def _embedded(build: Build, data: FederatedData) -> dict[str, Any]:
     lists = {} if data.encoding is None or data.x.ndim != 2 or data.blocks is not None else data.encoding.embedded
     listens = bool(lists) and EMBEDDED in inspect.signature(build).parameters
     return {EMBEDDED: [[place, size] for place, size in lists.items()]} if listens else {}
+
+
+def _measured(build: Build, data: FederatedData, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a network with fixed features is told of the rows, or where it finds the run that they are of."""
+    if build is trained:
+        return {"run": str(Path(options.get("run", "")).resolve())} if options.get("run") else {}
+    if build is not fourier or options.get("bandwidth") is not None:
+        return {}
+    if not data.here:
+        raise ConfigError("model.bandwidth: the rows are on their devices, and nobody knows their distances; give it")
+    return {"bandwidth": median_distance(data)}
+
+
+def median_distance(data: FederatedData) -> float:
+    """The median of the distances between training rows: of a thousand of them, drawn by counter."""
+    rows = torch.from_numpy(np.unique(data.splits["train"].every().numpy()))
+    some = rows[torch.from_numpy(np.argsort(Draw(0).words("median", 0, len(rows)), kind="stable")[:_DISTANT])]
+    found = float(torch.pdist(data.x[some].flatten(1).double()).median()) if len(some) > 1 else 0.0
+    if found <= 0:
+        raise ConfigError("model.bandwidth: half of the training rows are the same, and say nothing of it; give it")
+    return found
 
 
 def _dense(width: int, hidden: Sequence[int], outputs: int, act: Callable[[], nn.Module]) -> list[nn.Module]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -73,7 +72,7 @@ class Problem:
     def __getstate__(self) -> dict[str, Any]:
         """Without the kernel and what was worked out for it: they belong to one process."""
         return {
-            key: value for key, value in self.__dict__.items() if key not in ("kernel", "spectra", "parties", "design")
+            key: value for key, value in self.__dict__.items() if key not in ("kernel", "spectra", "parties", "_design")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -85,12 +84,15 @@ class Problem:
         """Begin anew with what solvers work out once for each client of this process."""
         self.spectra: Cache[Spectrum] = Cache()
         self.parties: Cache[Party] = Cache()
-        self.__dict__.pop("design", None)
+        self._design: tuple[int, Design] | None = None
 
-    @cached_property
+    @property
     def design(self) -> Design:
-        """The features of all rows as methods in the dual read them."""
-        return design_of(self)
+        """The features of all rows as methods in the dual read them: where they are, which sharing them changes."""
+        place = self.x.data_ptr()
+        if self._design is None or self._design[0] != place:
+            self._design = place, design_of(self)
+        return self._design[1]
 
     @property
     def x(self) -> Tensor:
@@ -131,6 +133,8 @@ class Problem:
         other = copy.copy(self)
         other.data = data
         other._forget()  # its clients have other rows
+        if data.x is self.data.x:
+            other._design = self._design
         return other
 
     def client(

@@ -29,10 +29,13 @@ from fedloom.methods.fedrep import FedRep as FedRep
 from fedloom.methods.fedsgd import FedSGD as FedSGD
 from fedloom.methods.fedu import FedU as FedU
 from fedloom.methods.fine_tune import FineTune as FineTune
+from fedloom.methods.global_linear import GlobalLinear as GlobalLinear
 from fedloom.methods.l2gd import L2GD as L2GD
 from fedloom.methods.local import Local as Local
+from fedloom.methods.local_linear import LocalLinear as LocalLinear
 from fedloom.methods.mini_batch_sgd import MiniBatchSGD as MiniBatchSGD
 from fedloom.methods.mixture_admm import MixtureADMM as MixtureADMM
+from fedloom.methods.mocha import MOCHA as MOCHA
 from fedloom.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedloom.methods.personal import FedBN as FedBN
 from fedloom.methods.personal import FedPer as FedPer

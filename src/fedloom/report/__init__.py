@@ -2,8 +2,8 @@
 
 ``write_report(paths, out)`` writes the page. The parts are there for notebooks too: ``find_runs`` reads the folders,
 ``group_runs`` gathers repeats, ``rows`` and ``rich_table`` make the table, ``learning_curves``, ``client_spread``,
-``label_picture``, ``participation_chart``, ``fleet_picture``, ``feature_picture`` and ``task_picture`` are plotly
-figures.
+``label_picture``, ``participation_chart``, ``fleet_picture``, ``feature_picture``, ``relation_picture`` and
+``task_picture`` are plotly figures.
 """
 
 from fedloom.report.continual import task_picture
@@ -14,6 +14,7 @@ from fedloom.report.groups import Group, Target, direction, group_runs, metric_n
 from fedloom.report.labels import label_picture
 from fedloom.report.page import html_table, make_target, write_report
 from fedloom.report.plots import client_spread, learning_curves, participation_chart
+from fedloom.report.relations import relation_picture
 from fedloom.report.runs import RunRecord, find_runs, read_run
 from fedloom.report.table import rich_table, rows
 from fedloom.report.verdict import verdict
@@ -35,6 +36,7 @@ __all__ = [
     "metric_names",
     "participation_chart",
     "read_run",
+    "relation_picture",
     "rich_table",
     "rows",
     "task_picture",

@@ -46,6 +46,15 @@ class Drawing:
 
 
 @dataclass(frozen=True)
+class Sheet:
+    """What a chart shows as a table, for those who do not see it or want the numbers."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
 class Chart:
     """A drawing with its words; ``key`` is its name on the page, ``alt`` is for those who do not see it."""
 
@@ -54,6 +63,7 @@ class Chart:
     alt: str
     caption: str
     heading: str = ""
+    sheets: tuple[Sheet, ...] = ()
 
 
 def drawn_curves(curves: Curves, what: str) -> Drawing:

@@ -74,11 +74,14 @@ class Curves:
     """The clock to draw against unless the reader chooses another."""
 
     def log(self, name: str) -> bool:
-        """Whether a logarithmic axis suits: positive throughout, over two decades or more, and not better upwards."""
+        """Whether a logarithmic axis suits: positive throughout, over two decades or more, and not better upwards.
+
+        A gap is positive but for rounding, and what is not is left out.
+        """
         if direction(name) == "up":
             return False
         means = np.concatenate([line.mean for lines in self.lines[name].values() for line in lines])
-        known = means[np.isfinite(means)]
+        known = means[np.isfinite(means) & ((means > 0) | (not name.endswith("gap")))]
         return bool(known.size and known.min() > 0 and known.max() > 100 * known.min())
 
 

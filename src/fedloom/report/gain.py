@@ -112,7 +112,7 @@ def missing(groups: Sequence[Group]) -> list[str]:
 
 def is_personal(group: Group) -> bool:
     """Whether what was evaluated is each client's own model, or one adapted to its rows, and clients are not alone."""
-    if any(run.method == ALONE or columns_of(run.data) or task_names(run) for run in group.runs):
+    if any(run.method in ALONE or columns_of(run.data) or task_names(run) for run in group.runs):
         return False
     done = [run for run in group.runs if run.finished]
     return bool(done) and all(run.judged.get("model") in ("personal", "adapted") for run in done)
@@ -189,7 +189,7 @@ def _besides(group: Group, groups: Sequence[Group]) -> dict[str, Group]:
     rivals = [one for one in groups if one.finished and not is_bound(one) and contest_of(one) == contest_of(group)]
     common = [one for one in rivals if all(run.judged.get("model") == "global" for run in one.runs)]
     common.sort(key=lambda one: one.runs[0].method != _FIRST_CHOICE)
-    alone = [one for one in rivals if one.runs[0].method == ALONE]
+    alone = [one for one in rivals if one.runs[0].method in ALONE]
     found = {"global": common[:1], "local": alone[:1], "server": _servers(group)}
     return {key: some[0] for key, some in found.items() if some}
 

@@ -21,10 +21,10 @@ _REPEATS = ("seed", "fold")
 """The settings in which repeats differ, whatever section they are in."""
 COSTS = {"rounds": ("round",), "bytes": ("bytes_up", "bytes_down"), "seconds": ("simulated_seconds",)}
 """What it takes to reach a target, and the clocks that count it."""
-BOUND = "central"
-"""The method that pools all rows: what it reaches is a bound, for who may do that needs no federation."""
-ALONE = "local"
-"""The method in which every client is alone: who is worse off than that has no reason to take part."""
+BOUND = ("central", "global-linear")
+"""The methods that pool all rows: what they reach is a bound, for who may do that needs no federation."""
+ALONE = ("local", "local-linear")
+"""The methods in which every client is alone: who is worse off than that has no reason to take part."""
 _UP = re.compile("accuracy|f1|precision|recall|transfer|auc|auroc|r2|score|top|kappa")
 _DOWN = re.compile(
     "loss|mae|mse|rmse|smape|mape|error|fidelity|brier|quantile|gap|residual|distance|forgetting|perplexity"
@@ -162,7 +162,7 @@ def contest_of(group: Group) -> str:
 
 def is_bound(group: Group) -> bool:
     """Whether it pools all rows: a bound, and nothing that could be chosen."""
-    return group.runs[0].method == BOUND
+    return group.runs[0].method in BOUND
 
 
 def settings(config: dict[str, Any]) -> dict[str, object]:

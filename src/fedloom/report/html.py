@@ -38,6 +38,7 @@ def render_page(template: str, charts: Iterable[Chart], **content: Any) -> str:
         "charts": {chart.key: chart.drawing.payload for chart in charts},
         "palettes": {"light": look.LIGHT, "dark": look.DARK},
         "sequences": look.SEQUENCES,
+        "diverging": look.DIVERGING,
     }
     # Browsers hash a script after making its newlines one kind.
     texts = [text.replace("\r\n", "\n").replace("\r", "\n") for text in (get_plotlyjs(), _asset("page.js"))]

@@ -24,6 +24,11 @@ SEQUENCES = {
     "dark": ((0.0, "#1d3a50"), (0.5, "#4fa9e6"), (1.0, "#e2f3ff")),
 }
 """From few to many, on either page."""
+DIVERGING = {
+    "light": ((0.0, "#8a3a00"), (0.25, "#e08a4a"), (0.5, "#f3f4f5"), (0.75, "#4a9bd1"), (1.0, "#053a63")),
+    "dark": ((0.0, "#ffc79b"), (0.25, "#c4682b"), (0.5, "#23282e"), (0.75, "#3583b8"), (1.0, "#c5e6ff")),
+}
+"""From below 0 over 0, which is the page's own shade, to above."""
 
 FATES = {"accepted": (0, ""), "late": (4, "/"), "lost": (1, "x"), "dropped": (6, "."), "failed": (3, "+")}
 """What becomes of a reply: its colour, and a pattern for those who do not tell colours apart."""
@@ -69,15 +74,18 @@ def plain_text(text: str) -> str:
     return escape(text, quote=False)
 
 
-def heat_map(values: np.ndarray[Any, Any], bar: dict[str, Any] | None = None, **settings: Any) -> Heatmap:
-    """Values in the colours from few to many, with a thin bar that explains them."""
+def heat_map(
+    values: np.ndarray[Any, Any], bar: dict[str, Any] | None = None, *, diverging: bool = False, **settings: Any
+) -> Heatmap:
+    """Values in the colours from few to many, or away from 0 to both sides, with a thin bar that explains them."""
     import plotly.graph_objects as go
 
+    scale = DIVERGING if diverging else SEQUENCES
     return go.Heatmap(
         z=[numbers(row) for row in values],
-        colorscale=[list(stop) for stop in SEQUENCES["light"]],
+        colorscale=[list(stop) for stop in scale["light"]],
         colorbar={"thickness": 10, "outlinewidth": 0, **(bar or {})},
-        meta={"sequence": True},
+        meta={"diverging": True} if diverging else {"sequence": True},
         **settings,
     )
 

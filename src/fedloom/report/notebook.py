@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from fedloom.report.groups import Group, Target, metric_names
 from fedloom.report.html import render
 from fedloom.report.plots import client_spread, learning_curves, participation_chart
 from fedloom.report.progress import headline
+from fedloom.report.relations import relation_picture
 from fedloom.report.runs import RunRecord, pick, primary_first
 from fedloom.report.table import Results
 from fedloom.report.words import name_text, plain, plural, text
@@ -21,7 +22,7 @@ from fedloom.report.words import name_text, plain, plural, text
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-KINDS = ("curves", "clients", "gain", "participation", "fleet", "tasks")
+KINDS = ("curves", "clients", "gain", "participation", "fleet", "tasks", "relations")
 """What ``plot`` can draw."""
 _STATISTICS = {"weighted": "Mean over rows", "mean": "Mean over clients", "std": "Spread", "worst_tenth": "Worst tenth"}
 _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -34,6 +35,7 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "participation": {},
     "fleet": {"view": ("start", "end", "share")},
     "tasks": {"view": ("matrix", "lines")},
+    "relations": {"view": ("matrix", "graph")},
 }
 """The further arguments of each kind, and their values."""
 _NOTHING = {
@@ -43,6 +45,13 @@ _NOTHING = {
     "participation": "all replies were accepted all the time",
     "fleet": "no time passed on the fleet",
     "tasks": "it is no sequence of tasks",
+    "relations": "its method says nothing of how clients are related",
+}
+_OF_ONE: dict[str, Callable[..., Figure | None]] = {
+    "participation": participation_chart,
+    "fleet": fleet_picture,
+    "tasks": task_picture,
+    "relations": relation_picture,
 }
 
 
@@ -91,7 +100,7 @@ def draw(groups: Sequence[Group], kind: str, metric: str | None, **how: Any) -> 
     known = metric_names(groups)
     if metric is not None and metric not in known:
         raise ConfigError(f"these runs have no metric {metric!r}; they have {', '.join(known) or 'none'}")
-    if kind in ("participation", "fleet", "tasks") and len(groups) > 1:
+    if kind in ("participation", "fleet", "tasks", "relations") and len(groups) > 1:
         raise ConfigError(f"the plot {kind!r} is of one run: take one, as compared.runs[LABEL, SEED].plot({kind!r})")
     for name, value in how.items():
         choices = _CHOICES[kind].get(name)
@@ -109,8 +118,7 @@ def draw(groups: Sequence[Group], kind: str, metric: str | None, **how: Any) -> 
     elif kind == "gain":
         figure = _gain(groups, metric, **how)
     else:
-        one = {"participation": participation_chart, "fleet": fleet_picture, "tasks": task_picture}[kind]
-        figure = one(groups[0], **how)
+        figure = _OF_ONE[kind](groups[0], **how)
     if figure is None:
         raise ConfigError(f"there is nothing to draw as {kind!r}: {_NOTHING[kind]}")
     return figure

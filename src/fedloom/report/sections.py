@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fedloom.report import classes, continual, features, fleet, gain, kinds, plots
-from fedloom.report.charts import Chart, Choice, drawn_curves, drawn_figures
+from fedloom.report import classes, continual, features, fleet, gain, kinds, plots, relations
+from fedloom.report.charts import Chart, Choice, Sheet, drawn_curves, drawn_figures
 from fedloom.report.curves import Curves, measure_curves, metric_curves
 from fedloom.report.groups import Group, direction, headline, mean_and_std, metric_names
 from fedloom.report.words import name_text, plain, text
@@ -40,6 +40,7 @@ def chart_sections(groups: Sequence[Group]) -> list[Section]:
         _section("participation", "Participation", _participation(groups)),
         _section("fleet", "The fleet in time", _fleet(groups)),
         _section("measures", "Measures of the method", _measures(groups)),
+        _relations(groups),
         _section("features", "Input columns", _features(groups)),
     ]
     return [section for section in found if section.charts or section.missing]
@@ -247,6 +248,28 @@ def _measures(groups: Sequence[Group]) -> Chart | None:
         f"What methods measured about themselves along the run: {', '.join(map(name_text, curves.lines))}.",
         caption + _how_to_read(groups, curves),
     )
+
+
+def _relations(groups: Sequence[Group]) -> Section:
+    """How clients' models are related, drawn and as tables; or why that is not shown."""
+    said = [words for group in groups if (words := relations.relation_words(group))]
+    chart = _of_each(
+        groups,
+        "relations",
+        relations.relation_picture,
+        f"How the models of clients are related. {' '.join(said)}",
+        "Of every two clients how alike the method takes their models to be: 1 equal, 0 unrelated, -1 opposite. "
+        "Clients are in an order in which related ones stand together. The graph has two lines a client on average, "
+        f"the strongest; dashed ones are between opposite models.{_first_of_repeats(groups)}",
+        _views(relations.VIEWS),
+    )
+    charts = () if chart is None else (replace(chart, sheets=_sheets(groups)),)
+    missing = relations.left_out(groups)
+    return Section("relations", "Related clients", charts, f"Not shown: {missing}." if missing else "", tuple(said))
+
+
+def _sheets(groups: Sequence[Group]) -> tuple[Sheet, ...]:
+    return tuple(sheet for group in groups if (sheet := relations.relation_sheet(group)) is not None)
 
 
 def _features(groups: Sequence[Group]) -> Chart | None:

@@ -63,7 +63,7 @@ def contest(groups: Sequence[Group]) -> list[str]:
     gained = {gain.beside.label for gain in told(groups) if gain.group is best}  # of these the gain says for whom
     if second.label not in gained:
         said += _for_whom(pair, second.label)
-    alone = next((group for group in usable[2:] if group.runs[0].method == ALONE), None)
+    alone = next((group for group in usable[2:] if group.runs[0].method in ALONE), None)
     if alone is not None and alone.label not in gained:
         said += _for_whom(Pair.of(best, alone, metric), f"{alone.label}, where each is alone")
     for bound in filter(is_bound, ranked):

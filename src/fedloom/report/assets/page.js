@@ -59,8 +59,9 @@
       Object.assign(figure.layout[key], { gridcolor: line, zerolinecolor: line, linecolor: line });
     }
     for (const trace of figure.data) {
-      if (trace.meta.sequence) {
-        trace.colorscale = payload.sequences[night.matches ? "dark" : "light"];
+      if (trace.meta.sequence || trace.meta.diverging) {
+        const scales = trace.meta.diverging ? payload.diverging : payload.sequences;
+        trace.colorscale = scales[night.matches ? "dark" : "light"];
         continue;
       }
       const own = colour(trace.meta.colour);
