@@ -33,6 +33,7 @@ from fedloom.methods.l2gd import L2GD as L2GD
 from fedloom.methods.local import Local as Local
 from fedloom.methods.mini_batch_sgd import MiniBatchSGD as MiniBatchSGD
 from fedloom.methods.mixture_admm import MixtureADMM as MixtureADMM
+from fedloom.methods.mocha import MOCHA as MOCHA
 from fedloom.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedloom.methods.personal import FedBN as FedBN
 from fedloom.methods.personal import FedPer as FedPer
