@@ -27,6 +27,7 @@ from benchmarks import (
     meta,
     methods_cost,
     predict,
+    relations,
     resnet,
     stacks,
     tuning,
@@ -42,6 +43,7 @@ OTHERS: dict[str, tuple[Callable[[bool, float], Any], Callable[[Any], Iterable[s
     asynchronous.NAME: (lambda quick, block: asynchronous.race(3 if quick else 8, block), asynchronous.sentences),
     cluster.NAME: (lambda quick, block: cluster.race(3 if quick else 8, block), cluster.sentences),
     predict.NAME: (lambda quick, _: predict.race(2 if quick else 5), lambda row: [predict.sentence(row)]),
+    relations.NAME: (lambda quick, _: relations.relation_update_ratio(3 if quick else 7), relations.sentences),
     stacks.NAME: (
         lambda quick, _: stacks.race(1 if quick else 3),
         lambda rows: [stacks.sentence(*row) for row in rows.items()],

@@ -73,6 +73,7 @@ SAMPLE = {
     "cocoa-plus": ("sigma ignored", "accuracy ignored", "draw: the same in every epoch"),
     "mini-batch-sdca": ("beta ignored", "stop ignored"),
     "mini-batch-sgd": ("lambda_ ignored", "state x: moves 0.9 as far"),
+    "mocha": ("losses ignored", "state mbar: stays", "memory alpha: settled though lost"),
     "central": ("batch ignored", "reply dx: sign"),
     "local": ("personal: the server's", "memory x: not kept"),
 }
