@@ -17,7 +17,7 @@ CHANCES = (0.0, 0.25, 0.5, 0.75, 0.9)
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    mocha, (fleet, cost) = ways()[0], networks()["LTE"]
+    mocha, (fleet, cost) = replace(ways()[0], fixed=True), networks()["LTE"]
     lines = {
         f"each drops with probability {p:g}": (
             replace(mocha, rounds=int(600 / (1 - p))),

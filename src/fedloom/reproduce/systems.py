@@ -5,22 +5,27 @@ how far each is from the optimum against the estimated time. Here MOCHA and CoCo
 models held near their mean; CoCoA is MOCHA whose clients all leave the same share θ of their subproblem, whatever that
 takes. The mini-batch methods have one model for all, on the same rows and with the same strength. What is told is
 the duality gap as a share of the objective; of SGD, which has no dual, how far its objective is above the optimum.
+
+Every method has one number to choose, and four values of it: the one that is first at the gap by LTE with equal speeds,
+else nearest to it, is taken for all panels of a data set, and all four are kept with the result.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 import fedloom
 from fedloom.engine.fleet import FLEETS, Distribution, Fleet
+from fedloom.errors import Diverged
 from fedloom.federation.problem import Problem
 from fedloom.methods import Method, name_of
 
@@ -31,7 +36,17 @@ SPEED = 1 / 8
 _FEWER = {"mini-batch-sdca": 6, "mini-batch-sgd": 4}
 """… and fewer of methods whose steps do less."""
 _STRENGTH = 0.01
+GRID: dict[str, dict[str, tuple[float, ...]]] = {
+    "MOCHA": {"epochs": (1, 2, 4, 8)},
+    "CoCoA": {"accuracy": (0.9, 0.7, 0.5, 0.3)},
+    "mini-batch SDCA": {"beta": (10.0, 100.0, 300.0, 1000.0)},
+    "mini-batch SGD": {"beta": (0.03, 0.1, 0.3, 1.0)},
+}
+"""What each method chooses from."""
+Cycle = Literal["median", "largest"]
 _POINTS = 60
+_FAR = 1e9
+"""How far from the optimum a method is that has diverged."""
 
 
 @dataclass(frozen=True)
@@ -40,40 +55,38 @@ class Way:
 
     name: str
     method: Method
-    in_time: bool = False
+    in_time: Cycle | None = None
     rounds: int = 1000
+    fixed: bool = False
+    """Whether its settings are as they are, and not tuned."""
 
     @property
     def operations(self) -> int:
         """For each row of a local step."""
         return _FEWER.get(name_of(self.method), 8)
 
-    def fleet(self, fleet: Fleet, cycle: float) -> Fleet:
+    def fleet(self, fleet: Fleet, problem: Problem, communication: float) -> Fleet:
         """A fleet with the cost of its steps, and with the deadline of a clock cycle where it minds one."""
         speed, faster = fleet.speed, 8 / self.operations
         own = replace(fleet, speed=Distribution(speed.kind, speed.a * faster, speed.b * faster))
-        return replace(own, deadline=cycle, late="partial") if self.in_time else own
+        if self.in_time is None:
+            return own
+        return replace(own, deadline=cycle_of(problem, self.in_time, communication), late="partial")
 
 
-def ways(in_time: bool = False) -> list[Way]:
+def ways(in_time: Cycle | None = None) -> list[Way]:
     """The four rows of the paper's figures."""
-    tasks: dict[str, Any] = {
-        "relation": "mean",
-        "objective": "mean",
-        "inner": 0,
-        "lambda1": _STRENGTH / 2,
-        "lambda2": _STRENGTH / 2,
-    }
-    half = LEVEL / 2  # a little further than what is told
+    tasks: dict[str, Any] = {"relation": "mean", "objective": "mean", "inner": 0}
+    tasks |= {"lambda1": _STRENGTH / 2, "lambda2": _STRENGTH / 2, "stop": LEVEL / 2}  # a little further than is told
+    sdca, sgd = (
+        fedloom.MiniBatchSDCA(lambda_=_STRENGTH, batch=64, stop=LEVEL / 2),
+        fedloom.MiniBatchSGD(lambda_=_STRENGTH, batch=64),
+    )
     return [
-        Way("MOCHA", fedloom.MOCHA(**tasks, stop=half), in_time),
-        Way("CoCoA, θ = 0.5 for all", fedloom.MOCHA(**tasks, stop=half, accuracy=0.5)),
-        Way(
-            "mini-batch SDCA, one model",
-            fedloom.MiniBatchSDCA(lambda_=_STRENGTH, batch=64, beta=10.0, stop=half),
-            in_time,
-        ),
-        Way("mini-batch SGD, one model", fedloom.MiniBatchSGD(lambda_=_STRENGTH, batch=64, beta=0.1), in_time),
+        Way("MOCHA", fedloom.MOCHA(**tasks), in_time),
+        Way("CoCoA, the same θ for all", fedloom.MOCHA(**tasks, accuracy=0.5)),
+        Way("mini-batch SDCA, one model", sdca, in_time),
+        Way("mini-batch SGD, one model", sgd, in_time),
     ]
 
 
@@ -84,9 +97,10 @@ def problem_of(name: str, seed: int = 0) -> Problem:
     return Problem(data, fedloom.build_model("linear", data), "hinge", torch.float64)
 
 
-def cycle_of(problem: Problem, communication: float) -> float:
-    """A clock cycle: what the client of median size needs for a pass at full speed, and the messages."""
-    return communication + float(problem.data.splits["train"].sizes.double().median()) / SPEED
+def cycle_of(problem: Problem, who: Cycle, communication: float) -> float:
+    """A clock cycle: what the client of median size, or the largest, needs for a pass at full speed, with messages."""
+    sizes = problem.data.splits["train"].sizes.double()
+    return communication + float(sizes.median() if who == "median" else sizes.max()) / SPEED
 
 
 def varied(fleet: Fleet, least: float) -> Fleet:
@@ -94,19 +108,21 @@ def varied(fleet: Fleet, least: float) -> Fleet:
     return replace(fleet, speed=Distribution("uniform", least * SPEED, SPEED), redraw_speed=True)
 
 
-def course(problem: Problem, way: Way, fleet: Fleet, cycle: float, optimum: float, rounds: int) -> dict[str, Any]:
-    """How far it is from the optimum against the simulated time, and when that is ``LEVEL``."""
-    run = fedloom.train(
-        problem,
-        way.method,
-        rounds=rounds,
-        fleet=way.fleet(fleet, cycle),
-        evaluate=fedloom.Evaluation(every=1, metrics=("error",)),
-        progress=False,
-    )
-    told = [
-        (row["simulated_seconds"], _distance(row["measures"], optimum)) for row in run.history if row.get("measures")
-    ]
+def course(problem: Problem, way: Way, fleet: Fleet, cost: float, optimum: float, rounds: int) -> dict[str, Any]:
+    """How far it is from the optimum against the simulated time, and when that is ``LEVEL``; messages have a cost."""
+    try:
+        run = fedloom.train(
+            problem,
+            way.method,
+            rounds=rounds,
+            fleet=way.fleet(fleet, problem, cost),
+            evaluate=fedloom.Evaluation(every=1, metrics=("error",)),
+            progress=False,
+        )
+    except Diverged:
+        return {"seconds": None, "rounds": rounds, "last": _FAR, "at": [], "values": []}
+    history = [row for row in run.history if row.get("measures")]
+    told = [(row["simulated_seconds"], _distance(row["measures"], optimum)) for row in history]
     reached = next((seconds for seconds, distance in told if distance <= LEVEL), None)
     kept = sorted({round(at) for at in np.geomspace(1, len(told), _POINTS)} | {len(told)})
     return {
@@ -124,10 +140,33 @@ def optimum_of(problem: Problem) -> float:
     return float(run.history[-1]["measures"]["objective"])
 
 
+def kind_of(way: Way) -> str:
+    """What is tuned once for all lines of it."""
+    return "" if way.fixed else way.name.partition(",")[0]
+
+
+def tuned(problem: Problem, panels: Panels, optimum: float) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """For each kind of way the best of its four values by LTE with equal speeds; and what came of each."""
+    best, tried = dict[str, dict[str, Any]](), dict[str, Any]()
+    for way in {kind_of(way): way for lines in panels.values() for way, _, _ in lines.values()}.values():
+        if not (kind := kind_of(way)):
+            continue
+        ((name, values),) = GRID[kind].items()
+        results = []
+        for value in values:
+            own = replace(way, method=replace(way.method, **{name: value}), in_time=None)  # type: ignore[type-var]
+            one = course(problem, own, *networks()["LTE"], optimum, way.rounds)
+            results.append({name: value, "seconds": one["seconds"], "last": one["last"]})
+            print(f"  {kind}, {name} = {value}: {one['seconds']}, last {one['last']:.2e}", flush=True)
+        order = [(math.inf if r["seconds"] is None else r["seconds"], r["last"]) for r in results]
+        best[kind] = {name: values[order.index(min(order))]}
+        tried[kind] = results
+    return best, tried
+
+
 def _distance(measures: Mapping[str, float], optimum: float) -> float:
-    if "gap" in measures:
-        return measures["gap"] / measures["primal"]
-    return measures["primal"] / optimum - 1
+    found = measures["gap"] / measures["primal"] if "gap" in measures else measures["primal"] / optimum - 1
+    return found if math.isfinite(found) else _FAR
 
 
 Panels = Mapping[str, Mapping[str, tuple[Way, Fleet, float]]]
@@ -140,11 +179,14 @@ def record(panels: Panels, data: tuple[str, ...], quick: bool, keep: Path | None
     for source in data[:1] if quick else data:
         problem = problem_of(source)
         optimum = optimum_of(problem)
+        best, tried = ({}, {}) if quick else tuned(problem, panels, optimum)
+        found.setdefault("tuned", {})[source] = tried
         for title, lines in _some(panels, quick):
             panel = found["panels"].setdefault(f"{source}, {title}", {})
-            for line, (way, fleet, communication) in lines.items():
+            for line, (way, fleet, cost) in lines.items():
                 rounds = 3 if quick else way.rounds
-                panel[line] = course(problem, way, fleet, cycle_of(problem, communication), optimum, rounds)
+                own = replace(way, method=replace(way.method, **best.get(kind_of(way), {})))  # type: ignore[type-var]
+                panel[line] = course(problem, own, fleet, cost, optimum, rounds)
                 seconds, last = panel[line]["seconds"], panel[line]["last"]
                 said = "not reached" if seconds is None else f"{seconds:,.0f}"
                 print(f"{source}, {title:28} {line:34} {said:>14}  last {last:.2e}", flush=True)
