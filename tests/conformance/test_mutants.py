@@ -75,6 +75,8 @@ SAMPLE = {
     "mini-batch-sgd": ("lambda_ ignored", "state x: moves 0.9 as far"),
     "mocha": ("losses ignored", "state mbar: stays", "memory alpha: settled though lost"),
     "central": ("batch ignored", "reply dx: sign"),
+    "local-linear": ("folds ignored", "memory x: not kept"),
+    "global-linear": ("folds ignored", "state x: stays"),
     "local": ("personal: the server's", "memory x: not kept"),
 }
 """Some mutants of each method and of each kind, cheap ones; all are in ``make mutants``."""

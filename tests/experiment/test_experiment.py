@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedloom.errors import ConfigError
-from fedloom.experiment import Experiment, Shelf
+from fedloom.experiment import Experiment, Settings, Shelf
 from fedloom.storage import toml
 
 RICH = {
@@ -275,3 +275,12 @@ def test_experiments_that_share_a_shelf_share_data_and_end_in_the_same_bits() ->
     second.run()
     alone = Experiment.load(None, small).run()
     assert first.run().summary["theta_sha256"] == alone.summary["theta_sha256"]
+
+
+def test_a_method_of_linear_models_has_one_unless_the_experiment_names_another() -> None:
+    digits = {"data.name": "digits", "data.clients": 3, "data.positive": "3"}
+    chosen = Experiment(Settings.read(None, {**digits, "method.name": "cocoa-plus"}))
+    assert chosen.resolved()["model"]["name"] == "linear"
+    assert Experiment(Settings.read(None, {**digits, "method.name": "fedavg"})).resolved()["model"]["name"] == "mlp"
+    with pytest.raises(ConfigError, match="needs a linear model"):
+        Experiment(Settings.read(None, {**digits, "method.name": "cocoa-plus", "model.hidden": [4]})).check()

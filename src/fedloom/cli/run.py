@@ -192,7 +192,7 @@ def headline(experiment: Experiment | TaskSequence) -> str:
     schedule = experiment.schedule()
     working, how = (schedule.concurrency or count, "at a time") if schedule.asynchronous else (count, "a round")
     many = f"{clients:,} clients" + (f" ({working:,} {how})" if working < clients else "")
-    model = experiment.model_plan.settled(experiment.data()).name
+    model = experiment.model_plan.settled(experiment.data(), experiment.method).name
     size = f"{model} of {experiment.problem().model.n:,} parameters"
     rounds = plural(experiment.top.rounds or 0, "round")
     return f"{experiment.label} on {experiment.data().name}: {many}, {size}, {rounds}"

@@ -379,15 +379,11 @@ def _settled_though_lost(key: str) -> Change:
                     if number in hidden and hidden[number].shape == rows[i].shape:
                         rows[i] = hidden[number]
                 memory = {**memory, key: rows if client.stacked else rows[0]}
-            reply, provisional = sound(self, client, received, memory)
-            kept = cls.settle(self, client, provisional, reply, received)
-            if key in kept:
-                hidden.update(zip(ids, _rows(client, kept[key]), strict=True))
-            return reply, provisional
+            return sound(self, client, received, memory)
 
         def settled(kept: Memory, self: Method, client: Client, *_: Any) -> Memory:
-            for number in client.clients.tolist():
-                hidden.pop(number, None)
+            if key in kept:
+                hidden.update(zip(client.clients.tolist(), _rows(client, kept[key]), strict=True))
             return kept
 
         return _both(_after(("server_init",), begin), _around(_TURN, turn), _after(("settle",), settled))(cls)

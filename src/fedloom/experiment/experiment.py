@@ -141,7 +141,7 @@ class Experiment(Runnable):
 
     def problem(self) -> Problem:
         """What is to be learnt: the clients' data, the model, the loss."""
-        plan = self.model_plan.settled(self.data())
+        plan = self.model_plan.settled(self.data(), self.method)
         return self.shelf.get("problem", (self.data_plan, self.top, plan), lambda: self._posed(plan))
 
     def _posed(self, plan: sections.ModelPlan) -> Problem:
@@ -238,7 +238,7 @@ class Experiment(Runnable):
         return {
             **spoken(vars(self.top), Form.of(sections.Top, "")),
             "data": self.data_plan.resolved(self.table(), self.data()),
-            "model": self.model_plan.settled(self.data()).resolved(self.problem().loss.name),
+            "model": self.model_plan.settled(self.data(), self.method).resolved(self.problem().loss.name),
             **self._prior_written(),
             "method": sections.written_method(self.method, self.method_name),
             "selection": self.selection.resolved(self.candidates),

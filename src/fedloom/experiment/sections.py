@@ -167,13 +167,18 @@ class ModelPlan:
     class_weights: Any = None
     """What a row of each class counts for: "balanced", a list, or a table by the classes' names."""
 
-    def settled(self, data: FederatedData) -> ModelPlan:
-        """With a network chosen: lstm for windows, linear for columns, regression and few features, else an mlp.
+    def settled(self, data: FederatedData, method: Method) -> ModelPlan:
+        """With a network chosen: the method's, if it needs a certain one; else lstm for windows, linear for columns,
+        regression and few features, else an mlp.
 
         Options without a name are those of an lstm for windows, if it has them, else of an mlp.
         """
         if self.name is not None:
             return self
+        if (wanted := method.default_model) is not None:
+            read, wrong = network_form(wanted).read(self.options)
+            if not wrong:
+                return replace(self, name=wanted, options=read)
         small = data.layout == "features" or data.task == "regression" or data.x[0].numel() < 30
         windows = data.layout == "rows" and data.x.ndim == 3
         if windows and not network_form("lstm").read(self.options)[1]:

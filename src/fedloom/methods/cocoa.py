@@ -44,6 +44,7 @@ class DualAscent(ServerMethod):
     exact = True
     default_rounds = 200
     default_dtype = "float64"
+    default_model = "linear"
     starts_without = "w, which follows from the dual variables, and these begin at zero; leave it out"
 
     lambda_: Annotated[Positive, Search(1e-5, 1.0, log=True)] = field(default=0.01, kw_only=True)

@@ -26,6 +26,7 @@ class LinearFit(ServerMethod):
     """A linear model that minimises (1/n) Σ ℓ(w·x, y) + (λ/2)‖w‖², found exactly in the dual."""
 
     default_dtype: ClassVar[Literal["float32", "float64"]] = "float64"
+    default_model = "linear"
     default_rounds = 1
 
     lambda_: Positive | None = None

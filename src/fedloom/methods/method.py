@@ -128,6 +128,11 @@ class Method(ABC):
         return "float32"
 
     @property
+    def default_model(self) -> str | None:
+        """The network of an experiment that does not say which; None: what suits the data."""
+        return None
+
+    @property
     def default_schedule(self) -> ScheduleName:
         """Whether an experiment that does not say so waits for all who were asked, or takes replies as they arrive."""
         return "rounds"

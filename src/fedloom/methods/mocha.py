@@ -69,6 +69,7 @@ class MOCHA(ServerMethod):
     starts_without = "an initial model: the models follow from the dual variables, which begin at zero; leave it out"
     default_rounds = 100
     default_dtype = "float64"
+    default_model = "linear"
     per_row = ("alpha", "sum")
 
     relation: RelationName = "probabilistic"

@@ -47,6 +47,7 @@ class SharingADMM(ServerMethod):
     layout = "features"
     default_rounds = 2000
     default_dtype = "float64"
+    default_model = "linear"
     needs_rounds = (
         "at each step of its server the common dual variable moves by what all parties' scores add up to; answers to "
         "an older one would be charged again and again, and it diverges where rounds converge"

@@ -422,7 +422,13 @@ _LOSSES: dict[str, tuple[Best, Any]] = {
     "smoothed-hinge:0.5": (partial(hinge_step, smoothing=0.5), smoothed_optimum),
     "binary": (logistic_step, logistic_optimum),
 }
-_GIVEN = {"default_schedule": "rounds", "default_rounds": 200, "default_dtype": "float64", "evaluates": "global"}
+_GIVEN = {
+    "default_schedule": "rounds",
+    "default_rounds": 200,
+    "default_dtype": "float64",
+    "default_model": "linear",
+    "evaluates": "global",
+}
 _GIVEN |= {"exact": True, "lambda_": 0.01, "stop": 1e-6}
 _LOCAL = {**_GIVEN, "epochs": 1, "steps": None, "accuracy": None, "order": "permuted"}
 _LATE = {name: Exactly(1200) for name in WHO_ANSWERS}

@@ -34,6 +34,7 @@ _DEFAULTS: dict[str, Any] = {
     "accuracy": 1e-8,
     "default_rounds": 1,
     "default_dtype": "float64",
+    "default_model": "linear",
 }
 noisy = partial(quadratics, unequal=True, heterogeneity=0.3, noise=1.5)
 """Quadratics of so much noise that it matters how strong the penalty is."""

@@ -525,6 +525,7 @@ MOCHA_CLAIMS = Declaration(
             {
                 "default_rounds": 100,
                 "default_dtype": "float64",
+                "default_model": "linear",
                 "default_schedule": "rounds",
                 "evaluates": "personal",
                 "relation": "probabilistic",

@@ -182,7 +182,13 @@ _FIXED = {"adaptive": False}
 _LASSO = {**_LONG, **_FIXED, "regulariser": "lasso", "strength": 0.1, "rho": 2.0}
 _NET = {**_LONG, "regulariser": "elastic-net", "strength": 0.2, "l1_share": 0.4}
 _BOX = {**_LONG, "regulariser": "box", "low": -0.2, "high": 0.3}
-_GIVEN = {"default_rounds": 2000, "default_dtype": "float64", "default_schedule": "rounds", "stop": 1e-10}
+_GIVEN = {
+    "default_rounds": 2000,
+    "default_dtype": "float64",
+    "default_model": "linear",
+    "default_schedule": "rounds",
+    "stop": 1e-10,
+}
 _GIVEN |= {"rho": 0.1, "adaptive": True, "adapt_rounds": 300, "adapt_every": 10}
 _START = "a party's last weights are where its solver begins, which finds the same weights from anywhere"
 
