@@ -102,6 +102,16 @@ def test_a_fleet_ends_in_the_same_bits_as_the_simulator(tmp_path: Path, method: 
             assert ours["evaluation"][metric] == pytest.approx(values, rel=1e-6)
 
 
+def test_dual_variables_of_single_rows_are_the_same_on_a_fleet(tmp_path: Path) -> None:
+    """A node has its own rows alone, in other places: w, both objectives and their gap have the same bits."""
+    folder = folder_with(tmp_path, "cocoa-plus", every=1, options="")
+    file = folder / "experiment.toml"
+    file.write_text(file.read_text().replace('name = "linear"', 'name = "linear"\nloss = "ovr-hinge"'))
+    run, expected = deployed(folder, fleet(folder, 3)), simulated(folder)
+    assert run.summary["theta_sha256"] == expected.summary["theta_sha256"]
+    assert [row["measures"] for row in run.history] == [row["measures"] for row in expected.history]
+
+
 @pytest.mark.parametrize("method", ["fedbn", "fedadam"])
 def test_a_fleet_moves_running_statistics_as_the_simulator_does(tmp_path: Path, method: str) -> None:
     folder = folder_with(tmp_path, method, "lr = 0.1\nbatch = 64", every=0)
