@@ -114,14 +114,13 @@ class Relation(ABC):
         """Ω for these tasks, some of whom have just joined, each with its entry of a start. Default: a new start."""
         return self.among(who, clients)
 
-    def newcomer(self, w: Tensor, own: Tensor | None = None) -> tuple[float, Tensor]:
+    def newcomer(self, w: Tensor, own: Tensor) -> tuple[float, Tensor]:
         """What the relation asks of the model of a task that comes after the others: a and μ of λ₁·a‖w_new − μ‖².
 
         It is the part of tr(WΩWᵀ) that depends on the new task, with the Ω that is best for the models of the others
-        and the one that the new task has now; a is Ω's new entry, and μ = −Σ_t Ω_new,t w_t/a. A task that has no model
-        yet is asked what all are before anything is learnt.
+        and the one that the new task has now; a is Ω's new entry, and μ = −Σ_t Ω_new,t w_t/a.
         """
-        spectral = None if own is None else self.learned(torch.cat([w, own[None]]))
+        spectral = self.learned(torch.cat([w, own[None]]))
         omega = self.start(len(w) + 1) if spectral is None else spectral.matrix()
         a = omega[-1, -1]
         return float(a), -(omega[-1, :-1] @ w) / a
@@ -140,7 +139,7 @@ class Given(Relation):
     """An Ω that the user gives; a task that it does not know is held near the mean of all, as its tasks are on
     average."""
 
-    def newcomer(self, w: Tensor, own: Tensor | None = None) -> tuple[float, Tensor]:
+    def newcomer(self, w: Tensor, own: Tensor) -> tuple[float, Tensor]:
         return float(self.start(len(w)).diagonal().mean()), w.mean(0)
 
 

@@ -370,14 +370,15 @@ class MOCHA(ServerMethod):
         """The model of a task that comes after the others, from its few rows and its relation to them.
 
         w and the relation in turn: λ₁a‖w − μ‖² + λ₂‖w‖² is what the relation asks of w, the others being as they are.
+        It begins with that of their models which serves its rows best.
         """
         if wish.lr is not None:
             raise ConfigError("mocha adapts by steps in the dual, which have no step size; leave it out")
-        w, split, losses = theta.expand(*client.n.shape[:-1], -1), wish.split, self._losses(client)
-        c = self._count(client, split)
+        split, losses = wish.split, self._losses(client)
+        c, w = self._count(client, split), _fitting(client, state["others"], theta, split)
         alpha, v = client.duals(split), torch.zeros_like(w)
-        for number in range(wish.steps or _ALTERNATIONS):
-            pull, towards = self._asked(state["others"], w, first=number == 0)
+        for _ in range(wish.steps or _ALTERNATIONS):
+            pull, towards = self._asked(state["others"], w)
             mbar = 1 / (pull + 2 * self.lambda2)
             start = mbar * (v + pull * towards)
             alpha, _ = client.ascend(alpha, start, mbar, c, accuracy=_SETTLED, loss=losses, split=split)
@@ -385,10 +386,9 @@ class MOCHA(ServerMethod):
             w = mbar * (v + pull * towards)
         return w
 
-    def _asked(self, others: Tensor, w: Vector, first: bool) -> tuple[Tensor, Tensor]:
+    def _asked(self, others: Tensor, w: Vector) -> tuple[Tensor, Tensor]:
         """2λ₁a and μ of each client of a stack, or of the one that there is."""
-        known, models = others.double(), w.double().reshape(-1, w.shape[-1])
-        asked = [self._relation.newcomer(known, None if first else own) for own in models]
+        asked = [self._relation.newcomer(others.double(), own) for own in w.double().reshape(-1, w.shape[-1])]
         pull = w.new_tensor([2 * self.lambda1 * a for a, _ in asked]).reshape(*w.shape[:-1], 1)
         return pull, torch.stack([towards for _, towards in asked]).to(w.dtype).reshape(w.shape)
 
@@ -404,6 +404,18 @@ def _own_losses(text: str, problem: Problem) -> dict[int, Loss]:
             made[name] = weighted(loss_for(problem.data.task, name), problem.loss.class_weights, problem.data)
         found[int(who)] = made[name]
     return found
+
+
+def _fitting(client: Client, others: Tensor, theta: Vector, split: str) -> Vector:
+    """Of the models of others, and θ, that with which each client has the lowest loss on these rows."""
+    rows, best = client.rows(split), theta.expand(*client.n.shape[:-1], -1)
+    with torch.no_grad():
+        least = client.loss(best, rows)
+        for other in others:
+            loss = client.loss(other, rows)
+            best = torch.where((loss < least).unsqueeze(-1), other, best)
+            least = torch.minimum(loss, least)
+    return best
 
 
 def _left(after: Tensor, before: Tensor, rounding: Tensor) -> Tensor:

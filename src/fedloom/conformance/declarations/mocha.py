@@ -369,13 +369,13 @@ class NewTask(Claim):
         )
 
     def _by_hand(self, known: Known, method: Any, others: Tensor, client: int, w: Tensor, steps: int) -> Tensor:
-        """w and Ω of one task more in turn, each the best for the other."""
+        """w and Ω of one task more in turn, each the best for the other, from the model that fits its rows best."""
         z, y = known.rows(client, "support")
         c, identity = count(method, z), torch.eye(len(w), dtype=F64)
-        for number in range(steps):
+        w = min([w, *others], key=lambda own: float((z @ own - y).square().sum()))
+        for _ in range(steps):
             whole = torch.cat([others, w[None]])
-            alone = method.relation == "mean" or number == 0
-            omega = related(method, len(whole)) if alone else best(method, whole)
+            omega = related(method, len(whole)) if method.relation == "mean" else best(method, whole)
             curved = c * z.T @ z + 2 * (method.lambda1 * omega[-1, -1] + method.lambda2) * identity
             pulled = c * z.T @ y - 2 * method.lambda1 * omega[-1, :-1] @ others
             w = torch.linalg.solve(curved, pulled)
