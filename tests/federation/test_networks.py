@@ -100,7 +100,8 @@ def test_a_network_says_which_rows_it_reads(
 @pytest.mark.parametrize(
     ("name", "options", "complaint"),
     [
-        ("resne", {}, r"no model 'resne'; did you mean 'resnet8'\? Or choose one of linear, mlp.*module:callable"),
+        ("resne", {}, r"no model 'resne'; did you mean 'resnet8'\?"),
+        ("gpt", {}, r"no model 'gpt'; choose one of linear, mlp.*module:callable"),
         ("mlp", {"activation": "gelu"}, r"no activation 'gelu'; choose one of relu"),
         ("mlp", {"hiden": [3]}, r"'mlp' cannot be built with the options .*hiden"),
         ("cnn", {"kernel": 4}, r"odd kernel, not 4"),

@@ -84,8 +84,7 @@ class Worker:
         arrived, memory = self.channel.receive(sent.wire), {**memory, **sent.memory}
         finite = torch.ones(len(work.clients), dtype=torch.bool) & arrived.finite & finite_rows(memory)
         if work.memory is not None:
-            decoded = self._unweighted(arrived.reply) if self.channel.transforms else reply
-            memory = self._settled(client, memory, decoded, received, finite)
+            memory = self._settled(client, memory, self._unweighted(arrived.reply), received, finite)
         wire = sent.wire if work.wire else None
         return Trained(
             arrived.reply, memory, arrived.bytes, client.evaluations, finite, sent.figures, tested, wire=wire

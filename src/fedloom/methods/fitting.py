@@ -15,6 +15,7 @@ from fedloom.federation.linear import chosen, exact
 from fedloom.federation.problem import Problem
 from fedloom.methods.method import ServerMethod
 from fedloom.methods.register import name_of
+from fedloom.search import Search
 from fedloom.types import Positive, Vector
 
 GRID = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
@@ -29,7 +30,7 @@ class LinearFit(ServerMethod):
     default_model = "linear"
     default_rounds = 1
 
-    lambda_: Positive | None = None
+    lambda_: Annotated[Positive | None, Search(1e-5, 10.0, log=True)] = None
     """λ, the strength of the penalty; none: chosen by cross-validation among ``grid``."""
     grid: Annotated[Sequence[Positive], MinLen(1)] = GRID
     """The λ to choose among."""

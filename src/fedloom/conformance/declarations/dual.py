@@ -492,6 +492,8 @@ def _shared(own: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[Claim, ..
     )
 
 
+EXACT = {"quantised": "a lossy channel is refused: v = Xα would hold no more"}
+
 COCOA = Declaration(
     claims=(
         *_found({"epochs": 4}, 600),
@@ -502,6 +504,7 @@ COCOA = Declaration(
     batches={"lambda_": 0.1, "epochs": 2},
     full={"order": "cyclic"},
     equivalent=_SAME,
+    excused=EXACT,
     table=table,
     images=None,
 )
@@ -527,6 +530,7 @@ COCOA_PLUS = Declaration(
     batches={"lambda_": 0.1, "epochs": 2},
     full={"order": "cyclic"},
     equivalent=_SAME,
+    excused=EXACT,
     table=table,
     images=None,
 )
@@ -558,6 +562,7 @@ MINI_BATCH_SDCA = Declaration(
     batches={"lambda_": 0.1, "batch": 5, "beta": 2.0},
     full={"batch": 50},
     equivalent=_SAME,
+    excused=EXACT,
     table=table,
     images=None,
 )
