@@ -61,7 +61,7 @@ def folder_with(
 ) -> Path:
     folder = tmp_path / "app"
     folder.mkdir(exist_ok=True, parents=True)
-    loss = "ovr-hinge" if method == "mocha" else "auto"
+    loss = "ovr-hinge" if method in ("cocoa-plus", "mocha") else "auto"
     text = EXPERIMENT.format(method=method, options=options, every=every, loss=loss) + more
     (folder / "experiment.toml").write_text(text)
     return folder
@@ -105,8 +105,6 @@ def test_a_fleet_ends_in_the_same_bits_as_the_simulator(tmp_path: Path, method: 
 def test_dual_variables_of_single_rows_are_the_same_on_a_fleet(tmp_path: Path) -> None:
     """A node has its own rows alone, in other places: w, both objectives and their gap have the same bits."""
     folder = folder_with(tmp_path, "cocoa-plus", every=1, options="")
-    file = folder / "experiment.toml"
-    file.write_text(file.read_text().replace('name = "linear"', 'name = "linear"\nloss = "ovr-hinge"'))
     run, expected = deployed(folder, fleet(folder, 3)), simulated(folder)
     assert run.summary["theta_sha256"] == expected.summary["theta_sha256"]
     assert [row["measures"] for row in run.history] == [row["measures"] for row in expected.history]
