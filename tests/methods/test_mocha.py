@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -283,6 +283,15 @@ def test_several_classes_are_refused_unless_each_is_against_the_rest() -> None:
         trained(fedloom.Problem(data, model, dtype=F64), 1)
     run = trained(fedloom.Problem(data, model, "ovr-hinge", F64), 3)
     assert run.summary["metrics"]["accuracy"] > 0.8
+
+
+def test_a_client_with_rows_of_one_class_is_named() -> None:
+    one = problem()
+    y = one.data.y.clone()
+    y[one.data.splits["train"][3]] = 1.0
+    odd = fedloom.Problem(replace(one.data, y=y), one.model, "hinge", F64)
+    with pytest.warns(UserWarning, match=r"training rows of one class only, .*: 3$"):
+        trained(odd, 1)
 
 
 def test_the_models_of_clients_that_never_took_part_are_the_mean_of_the_others() -> None:

@@ -6,6 +6,7 @@ https://arxiv.org/abs/1705.10467
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -40,6 +41,7 @@ from fedloom.methods.register import register
 from fedloom.search import Search
 from fedloom.types import Count, Memory, Message, NonNegative, Positive, State, Vector
 
+_SHOWN = 4  # clients that a message names
 _SOLVED = 1e-4  # how exactly θ is measured
 _ROUNDING = 1e-12  # of a subproblem's value
 _SETTLED = 1e-11  # of the subproblem of a newcomer that much may be left
@@ -66,7 +68,7 @@ class MOCHA(ServerMethod):
     evaluates: ClassVar[Literal["global", "personal"]] = "personal"
     stand_in = MEAN_OF_MODELS
     instead = "the mean of the clients' models; adapting one to their rows finds how they are related to the others"
-    starts_without = "an initial model: the models follow from the dual variables, which begin at zero; leave it out"
+    starts_without = "any client: models follow from the dual variables, which begin at zero; leave it out"
     default_rounds = 100
     default_dtype = "float64"
     default_model = "linear"
@@ -139,6 +141,21 @@ class MOCHA(ServerMethod):
                 f"mocha: clusters = {relation.clusters}, but {len(sources)} clients train; choose at most so many"
             )
         self._strengths.mbar(relation.among(sources, clients))
+        self._warn_of_one_class(problem)
+
+    def _warn_of_one_class(self, problem: Problem) -> None:
+        data = problem.data
+        if not data.here or data.task != "binary":
+            return
+        own = {client: data.y[data.splits["train"][client]] for client in data.with_role(SOURCE).tolist()}
+        alike = [data.label(client) for client, y in own.items() if len(y) and bool((y == y[0]).all())]
+        if alike:
+            shown = ", ".join(alike[:_SHOWN]) + (", …" if len(alike) > _SHOWN else "")
+            warnings.warn(
+                "mocha: clients with training rows of one class only, whose models say that class of everything unless "
+                f"others teach them better: {shown}",
+                stacklevel=1,
+            )
 
     @property
     def _relation(self) -> Relation:

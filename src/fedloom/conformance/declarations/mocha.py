@@ -386,7 +386,7 @@ class NewTask(Claim):
 class FromFile(Claim):
     """With an Ω in a file the models end where the closed form says."""
 
-    name: str = "… with an Ω in a file"
+    name: str = "… and those with an Ω in a file"
 
     def verify(self, subject: Subject, hardship: Hardship = IDEAL) -> Finding:
         clients = unequal_quadratics().problem.data.clients
@@ -439,7 +439,14 @@ MOCHA_CLAIMS = Declaration(
             reached(200, *WHO_ANSWERS),
             not_at=unrelated,
         ),
-        Limit("… on a chain of clients", unequal_quadratics, given, {**_CYCLIC, **_CHAIN, "epochs": 3}, 120, 1e-10),
+        Limit(
+            "… so do those on a chain of clients",
+            unequal_quadratics,
+            given,
+            {**_CYCLIC, **_CHAIN, "epochs": 3},
+            120,
+            1e-10,
+        ),
         FromFile(),
         Limit(
             "models and covariance end at the one minimum of both",
